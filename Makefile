@@ -1,0 +1,46 @@
+# make demo   the main job from end to end on an invented GPT-2, in an environment without torch
+# make test   everything: lint, types, all tests, in an environment with torch and transformers
+# make lint   ruff and mypy alone
+# make clean  remove the environment and what the tools left
+#
+# A fresh machine needs git, make and Python 3.11. Both environments are the folder .venv, and its stamp files say
+# what is in it, so that nothing is installed twice unless pyproject.toml (or this file) changed.
+
+PYTHON ?= python3
+# Before the package and by itself, so that pip takes the build that this machine's index prefers (mostly the one for CPUs).
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint clean
+.NOTPARALLEL:
+
+demo: $(VENV)/.core
+	@$(RUN) examples/demo.py
+
+test: lint
+	$(RUN) -m pytest
+
+lint: $(VENV)/.dev
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+# pip comes last into a new environment: where it is, the environment is whole.
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml Makefile | $(VENV)/bin/pip
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml Makefile | $(VENV)/bin/pip
+	$(PIP) '$(TORCH)'
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.core $@
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,367 @@
+"""The command line: arguments, exit codes, progress. Everything else is the library's."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from converter import __version__
+from converter.errors import ConvertError, Problem, UsageError
+
+if TYPE_CHECKING:
+    from converter.report import Report
+    from converter.run import Plan
+
+LINES = 60  # lines of problems that are shown
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+class Size(click.ParamType):
+    """A number of bytes: 500B, 64MB, 2GiB."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the number and its unit."""
+        m = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]*)", str(value))
+        unit = _UNITS.get(m[2].upper()) if m else None
+        if m is None or unit is None:
+            self.fail(f"'{value}' is not a size (500B, 64MB, 2GiB)", param, ctx)
+        number = int(float(m[1]) * unit)
+        if number < 1:
+            self.fail(f"'{value}' holds nothing", param, ctx)
+        return number
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE: a whole number, true, false, a JSON list, or text; raises UsageError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise UsageError(f"--set {text}: expected NAME=VALUE, as in --set n_layer=12")
+    value = value.strip()
+    if re.fullmatch(r"[-+]?\d{1,18}", value):
+        return name.strip(), int(value)
+    if value in ("true", "false"):
+        return name.strip(), value == "true"
+    if value.startswith("["):
+        try:
+            return name.strip(), json.loads(value)
+        except (ValueError, RecursionError):
+            raise UsageError(f"--set {text}: not a JSON list") from None
+    return name.strip(), value
+
+
+def settings(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Read all --set options; raises UsageError for a name that is set twice."""
+    out: dict[str, Any] = {}
+    for name, value in map(setting, texts):
+        if name in out:
+            raise UsageError(f"--set {name} is given twice")
+        out[name] = value
+    return out
+
+
+MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
+
+\b
+  convert --map maps/gpt2.yaml in.safetensors out.safetensors
+  convert --map llama --reverse local/ hf/ --max-shard-size 5GB
+
+INPUT is a .safetensors file, a directory with an index or one file, or an index file. OUTPUT is a .safetensors file, or with
+--max-shard-size a directory. Nothing is written unless every check holds.
+
+\b
+Other commands (convert COMMAND --help):
+  inspect PATH     names, dtypes, shapes and byte ranges of a checkpoint
+  check MAP...     all that can be known of maps without a checkpoint
+  stub             a small checkpoint made from a map alone
+  maps             the maps that ship with the package
+
+Exit codes: 0 done, 1 the checkpoint does not fit the map, 2 the map or the command line is wrong, 3 reading or writing failed,
+130 interrupted.
+"""
+
+
+@click.command(
+    "convert", help=MAIN_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option("--map", "map_name", metavar="MAP", required=True, help="A map file, or the name of a shipped map.")
+@click.option("--reverse", is_flag=True, help="Convert in the other direction.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and check headers; write nothing.")
+@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="Give a size or param its value.")
+@click.option("--config", metavar="FILE", help="config.json (default: the one beside the input).")
+@click.option("--dtype", metavar="DTYPE", help="Cast floating tensors; a rule's own dtype wins.")
+@click.option("--untie", is_flag=True, help="A tied tensor that is present is one of its own.")
+@click.option("--tied", type=click.Choice(["omit", "copy"]), help="Leave tied tensors out (default), or store copies.")
+@click.option("--allow-overflow", is_flag=True, help="Let values pass that do not fit their new dtype.")
+@click.option(
+    "--unmatched", type=click.Choice(["error", "drop", "keep"]), help="Tensors that no rule names (default: error)."
+)
+@click.option("--max-shard-size", type=Size(), help="Write a directory of shards with its index.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+@click.option("--verify", is_flag=True, help="Read the output back and prove it.")
+@click.option("--root", metavar="NAME", help="Which state dict of a wrapped pickle.")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Threads (default: one for each core, at most 4).")
+@click.option("--memory", type=Size(), default="256MiB", show_default=True, help="Memory for buffers.")
+@click.option("--report", "report_file", metavar="FILE", help="Write the fate of every name to FILE.json.")
+@click.option("--quiet", is_flag=True, help="Print problems only.")
+@click.version_option(__version__, prog_name="convert")
+@click.argument("input_path", metavar="INPUT")
+@click.argument("output_path", metavar="OUTPUT", required=False)
+def convert_command(**options: Any) -> None:
+    """Run the main job."""
+    from converter.run import Job, check_output, load_rules, make_settings, plan_open
+
+    o = options
+    if o["report_file"] is not None and Path(o["report_file"]).suffix != ".json":
+        raise UsageError(f"--report {o['report_file']}: reports are written as .json")
+    if o["output_path"] is None and not o["dry_run"]:
+        raise UsageError("OUTPUT is missing (only --dry-run does without)")
+    if o["root"] is not None:
+        raise UsageError("--root belongs to torch pickles, which this version does not read")
+    found = make_settings(
+        o["input_path"],
+        settings(o["sets"]),
+        o["config"],
+        o["dtype"],
+        o["untie"],
+        o["tied"],
+        o["unmatched"],
+        o["allow_overflow"],
+    )
+    rules = load_rules(o["map_name"], found, o["reverse"])
+    from converter.formats import open_checkpoint
+
+    with open_checkpoint(o["input_path"]) as checkpoint:
+        for note in checkpoint.header.notes:
+            _say(f"note: {note}", o["quiet"])
+        job = Job(o["output_path"] or "", o["max_shard_size"], o["force"], o["verify"], o["jobs"], o["memory"])
+        if o["output_path"] is not None:
+            check_output(job, [f.path for f in checkpoint.header.files])
+        plan = plan_open(checkpoint, rules, found)
+        _run(plan, checkpoint, job, o)
+
+
+def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    from converter.report import make_report
+    from converter.run import raise_problems, write
+
+    try:
+        if o["dry_run"] and not o["quiet"]:
+            click.echo(str(plan))
+        raise_problems(plan)
+        if o["dry_run"]:
+            _save(make_report(plan), o["report_file"])
+            return
+        with _progress(plan.output_bytes, o["quiet"]) as advance:
+            report = write(plan, checkpoint, replace(job, progress=advance))
+    except ConvertError as e:
+        if e.report is not None:
+            _save(e.report, o["report_file"])
+            e.summary = e.report.summary()  # type: ignore[attr-defined]
+        raise
+    _save(report, o["report_file"])
+    if not o["quiet"]:
+        for line in report.lines():
+            if not line.startswith("note: "):
+                click.echo(line)
+        if report.verified:
+            click.echo(
+                f"verified: the output was read back, turned around and compared with the input ({len(plan.outputs)} tensors)"
+            )
+        click.echo(report.summary())
+
+
+def _save(report: Report, file: str | None) -> None:
+    if file is not None:
+        try:
+            Path(file).write_text(report.to_json() + "\n", encoding="utf-8")
+        except OSError as e:
+            from converter.errors import FormatError
+
+            raise FormatError(Problem(f"cannot write the report: {e.strerror}", "report", file)) from None
+
+
+def _say(text: str, quiet: bool = False) -> None:
+    if not quiet:
+        click.echo(text, err=True)
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show a bar with bytes, rate and time left on a terminal, and nothing in a pipe."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("convert", total=total)
+        yield lambda n: bar.advance(task, n)
+
+
+@click.command("inspect")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("path")
+def inspect_command(path: str, as_json: bool) -> None:
+    """Print names, dtypes, shapes and byte ranges of a checkpoint."""
+    from converter.formats import open_checkpoint
+
+    with open_checkpoint(path) as checkpoint:
+        header = checkpoint.header
+    starts = [f.data_start for f in header.files]
+    rows = [(e, [e.start - starts[e.file], e.stop - starts[e.file]]) for e in header.tensors.values()]
+    if as_json:
+        tensors = [
+            {"name": e.name, "dtype": e.dtype, "shape": list(e.shape), "data_offsets": offsets} for e, offsets in rows
+        ]
+        click.echo(json.dumps({"tensors": tensors, "metadata": dict(header.metadata)}, ensure_ascii=False, indent=1))
+        return
+    for note in header.notes:
+        _say(f"note: {note}")
+    table = [("name", "dtype", "shape", "bytes", "data offsets")]
+    table += [(e.name, e.dtype, str(list(e.shape)), str(b - a), f"{a}..{b}") for e, (a, b) in rows]
+    widths = [max(len(r[k]) for r in table) for k in range(4)]
+    for r in table:
+        click.echo(f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  {r[2]:<{widths[2]}}  {r[3]:>{widths[3]}}  {r[4]}")
+    for key, value in header.metadata.items():
+        click.echo(f"metadata: {key} = {value}")
+    from converter.report import size
+
+    click.echo(
+        f"{len(rows)} tensors, {size(sum(b - a for _, (a, b) in rows))} in {len(starts)} {'file' if len(starts) == 1 else 'files'}"
+    )
+
+
+@click.command("check")
+@click.argument("maps", nargs=-1, required=True)
+def check_command(maps: tuple[str, ...]) -> None:
+    """Say all that can be known of maps without a checkpoint: schema, names, ops, what is one-way."""
+    from converter.checking import check_map
+
+    problems: list[Problem] = []
+    for name in maps:
+        try:
+            for line in check_map(name):
+                click.echo(line)
+        except ConvertError as e:
+            problems += e.problems
+    if problems:
+        raise UsageError(problems)
+
+
+@click.command("stub")
+@click.option("--map", "map_name", metavar="MAP", required=True, help="A map file, or the name of a shipped map.")
+@click.option("--side", default="from", show_default=True, help="from, to, or the name of a side of the map.")
+@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="Another size than that of the map's example.")
+@click.option("--max-shard-size", type=Size(), help="Write a directory of shards with its index.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+@click.argument("output")
+def stub_command(
+    map_name: str, side: str, sets: tuple[str, ...], max_shard_size: int | None, force: bool, output: str
+) -> None:
+    """Write a small checkpoint of one layout, made from the map alone."""
+    from converter.checking import example_values
+    from converter.formats import check_target
+    from converter.mapfile import load_map, read_map
+    from converter.stub import write_stub
+
+    check_target(output, max_shard_size is not None, force, [])
+    given = settings(sets)
+    rules = load_map(read_map(map_name), example_values(read_map(map_name), given))
+    words = {"from": 0, "to": 1, rules.sides[0]: 0, rules.sides[1]: 1}
+    if side not in words:
+        raise UsageError(f"--side {side}: the sides of this map are {' and '.join(dict.fromkeys(words))}")
+    from converter.facts import Settings, check_settings
+
+    check_settings(rules, Settings(set=given))
+    write_stub(rules, words[side], output, given, force, max_shard_size)
+
+
+@click.command("maps")
+def maps_command() -> None:
+    """List the maps that ship with the package."""
+    from converter.mapfile import read_map, shipped_maps
+
+    maps = shipped_maps()
+    width = max(map(len, maps), default=0)
+    for name in maps:
+        about = read_map(name).get("about")
+        click.echo(f"{name:<{width}}  {about.value if about is not None else ''}")
+
+
+VERBS: dict[str, click.Command] = {
+    "inspect": inspect_command,
+    "check": check_command,
+    "stub": stub_command,
+    "maps": maps_command,
+}
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    verb = arguments[0] if arguments and arguments[0] in VERBS else None
+    command = VERBS[verb] if verb is not None else convert_command
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        command.main(
+            arguments[1:] if verb is not None else arguments,
+            prog_name=f"convert {verb}" if verb else "convert",
+            standalone_mode=False,
+        )
+        code = 0
+    except click.ClickException as e:
+        e.show()
+        code = 2
+    except click.exceptions.Exit as e:
+        code = e.exit_code
+    except ConvertError as e:
+        code = e.exit_code
+        _show(e)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted: nothing was written", err=True)
+        code = 130
+    except BrokenPipeError:
+        code = 3
+    except MemoryError:
+        click.echo("out of memory", err=True)
+        code = 3
+    sys.exit(code)
+
+
+def _terminate(signum: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _show(error: ConvertError) -> None:
+    from converter.verify import folded
+
+    for line in folded(error.problems, LINES):
+        click.echo(line, err=True)
+    summary = getattr(error, "summary", None)
+    if summary:
+        click.echo(f"nothing was written: {summary}", err=True)

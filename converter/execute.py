@@ -1,0 +1,161 @@
+"""Run moves and comparisons: the only loop that touches data.
+
+Tasks are handed out in the order of the output to a few threads, each with its share of the memory; what they write
+does not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from converter.errors import MismatchError, Problem
+from converter.moves import Compare, Copy, Gather, Moves, Produce, Runs, Tile, lower
+from converter.pool import Pool
+from converter.transfer import STEP, Files, Worker
+
+if TYPE_CHECKING:
+    from converter.casts import Counts
+    from converter.compare import Difference
+
+MIN_MEMORY = 1 << 20  # bytes a thread needs; with less memory in all there are fewer threads, and at least one
+BATCH = 256  # small copies that make one task
+BATCH_BYTES = 4 << 20
+
+Task = Callable[[Worker], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did: bytes written, by tensor what casts could not keep, and the comparisons that failed."""
+
+    bytes_written: int
+    casts: Mapping[str, Counts]
+    differences: tuple[Difference, ...]
+
+
+class CastOverflowError(MismatchError):
+    """Casts made finite values infinite; ``outcome`` has everything else that the run found."""
+
+    def __init__(self, problems: Iterable[Problem], outcome: Outcome) -> None:
+        super().__init__(problems)
+        self.outcome = outcome
+
+
+def execute(
+    produces: Iterable[Produce],
+    compares: Sequence[Compare],
+    read_fd: Callable[[int], int],
+    write_fd: Callable[[int], int],
+    *,
+    jobs: int = 1,
+    memory: int = 256 << 20,
+    allow_overflow: bool = False,
+    progress: Callable[[int], None] | None = None,
+    name: Callable[[int], str] | None = None,
+) -> Outcome:
+    """Write tensors and compare values.
+
+    ``read_fd`` and ``write_fd`` give the descriptors of input and output files by number (asked often, from all
+    threads); ``name`` the name of an input file for messages. ``jobs``: threads; ``memory``: bytes for the buffers of
+    all of them, at least MIN_MEMORY; ``progress`` is called with bytes just written, one call at a time.
+
+    Raises MismatchError before writing if dtypes cannot be cast; CastOverflowError, a MismatchError, after all is
+    done, if finite values did not fit their dtype and ``allow_overflow`` is false; FormatError if reading or writing
+    fails. What was written then is incomplete.
+    """
+    moves = lower(produces)
+    files = Files(read_fd, write_fd, name or (lambda file: f"input file {file}"))
+    workers = max(1, min(jobs, memory // MIN_MEMORY))
+    share = max(MIN_MEMORY, memory) // workers
+    crew = [_worker(files, share, moves.computes or bool(compares)) for _ in range(workers)]
+    written = Pool(crew, _tasks(moves, compares, share), progress).run()
+    outcome = _outcome(written, crew, compares)
+    problems = [
+        Problem(f"{c.overflow} finite values do not fit its dtype", "overflow", tensor)
+        for tensor, c in outcome.casts.items()
+        if c.overflow
+    ]
+    if problems and not allow_overflow:
+        raise CastOverflowError(problems, outcome)
+    return outcome
+
+
+def _worker(files: Files, share: int, computes: bool) -> Worker:
+    """Make a worker; where all is copied in the kernel it needs no memory, and the run no numpy."""
+    if not computes:
+        return Worker(files)
+    from converter.tiles import Workspace
+
+    return Workspace(files, share)
+
+
+def _outcome(written: int, crew: Sequence[Worker], compares: Sequence[Compare]) -> Outcome:
+    """Put together what the workers found."""
+    counts: dict[str, tuple[int, ...]] = {}
+    chunks: dict[int, list[tuple[int, int, tuple[str, str]]]] = {}
+    for worker in crew:
+        for tensor, found in worker.counts.items():
+            counts[tensor] = tuple(a + b for a, b in zip(found, counts.get(tensor, (0, 0, 0))))
+        for number, count, first, texts in worker.differences:
+            chunks.setdefault(number, []).append((count, first, texts))
+    if not counts and not chunks:
+        return Outcome(written, {}, ())
+    from converter.casts import Counts
+    from converter.compare import difference
+
+    casts = {tensor: Counts(*found) for tensor, found in sorted(counts.items())}
+    return Outcome(written, casts, tuple(difference(compares[n], found) for n, found in sorted(chunks.items())))
+
+
+def _tasks(moves: Moves, compares: Sequence[Compare], share: int) -> Iterator[tuple[int, Task]]:
+    """Yield (bytes written, task), in file order, then comparisons."""
+    batch: list[Copy] = []
+    held = 0
+    for move in moves.items:
+        if isinstance(move, (Copy, Runs)):
+            for copy in _steps(move):
+                batch.append(copy)
+                held += copy.nbytes
+                if held >= BATCH_BYTES or len(batch) == BATCH:
+                    yield held, _Copies(tuple(batch))
+                    batch, held = [], 0
+            continue
+        if batch:
+            yield held, _Copies(tuple(batch))
+            batch, held = [], 0
+        yield from _computed(move, share)
+    if batch:
+        yield held, _Copies(tuple(batch))
+    for number, compare in enumerate(compares):
+        from converter.compare import compare_tasks
+        from converter.tiles import usable
+
+        yield from compare_tasks(number, compare, usable(share))
+
+
+def _computed(move: Tile | Gather, share: int) -> Iterator[tuple[int, Task]]:
+    from converter.tiles import gather_tasks, tile_tasks, usable
+
+    return tile_tasks(move, usable(share)) if isinstance(move, Tile) else gather_tasks(move, usable(share))
+
+
+def _steps(move: Copy | Runs) -> Iterator[Copy]:
+    """Cut copies to what one system call moves."""
+    for c in move if isinstance(move, Runs) else (move,):
+        if c.nbytes <= STEP:
+            yield c
+        else:
+            for at in range(0, c.nbytes, STEP):
+                size = min(STEP, c.nbytes - at)
+                yield Copy(c.src_file, c.src_offset + at, c.dst_file, c.dst_offset + at, size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    copies: tuple[Copy, ...]
+
+    def __call__(self, work: Worker) -> None:
+        for c in self.copies:
+            work.files.copy(c.src_file, c.src_offset, c.dst_file, c.dst_offset, c.nbytes)

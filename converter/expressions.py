@@ -1,0 +1,230 @@
+"""The small expression language of maps: sizes, conditions and constants, and nothing that could run code.
+
+Integers, strings in quotes, lists, names, indexing, ``+ - * // %``, comparisons, ``and or not in``, ``a if c else b``;
+where ``decimals`` is allowed (fill, add, multiply) also decimal numbers and ``/``. The text is parsed by Python's own
+parser and only these node types are let through, so ``a.b``, calls, powers and comprehensions are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from converter.dims import Dim, Poly
+
+MAX_LENGTH = 1000
+MAX_DEPTH = 40
+
+Value = Any  # int | float | str | bool | list | None; checked where it is used
+
+
+class ExpressionError(ValueError):
+    """The text is no expression of this language, or its values do not fit together."""
+
+
+class UnknownName(Exception):
+    """A name has no value (yet); ``name`` says which."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is not known")
+        self.name = name
+
+
+_BINARY: dict[type[ast.AST], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", lambda a, b: a + b),
+    ast.Sub: ("-", lambda a, b: a - b),
+    ast.Mult: ("*", lambda a, b: a * b),
+    ast.FloorDiv: ("//", lambda a, b: a // b),
+    ast.Mod: ("%", lambda a, b: a % b),
+    ast.Div: ("/", lambda a, b: a / b),
+}
+_COMPARE: dict[type[ast.AST], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Eq: ("==", lambda a, b: a == b),
+    ast.NotEq: ("!=", lambda a, b: a != b),
+    ast.Lt: ("<", lambda a, b: a < b),
+    ast.LtE: ("<=", lambda a, b: a <= b),
+    ast.Gt: (">", lambda a, b: a > b),
+    ast.GtE: (">=", lambda a, b: a >= b),
+    ast.In: ("in", lambda a, b: a in b),
+    ast.NotIn: ("not in", lambda a, b: a not in b),
+}
+_KINDS = (
+    ast.Expression, ast.Constant, ast.Name, ast.List, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp,
+    ast.IfExp, ast.Load, ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd, *_BINARY, *_COMPARE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A parsed expression: its text and the names it uses."""
+
+    text: str
+    names: frozenset[str]
+    _tree: ast.expr = field(compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse, (self.text, True)
+
+    def evaluate(self, values: Mapping[str, Value]) -> Value:
+        """Compute the value; raises UnknownName for a name without one and ExpressionError for values that do not fit."""
+        return _evaluate(self._tree, values)
+
+    def number(self, values: Mapping[str, Value]) -> int:
+        """Compute an integer (true counts as 1); raises as :meth:`evaluate`, and ExpressionError for anything else."""
+        value = self.evaluate(values)
+        if not isinstance(value, int):
+            raise ExpressionError(f"{self.text} is {show(value)}, not an integer")
+        return int(value)
+
+    def dim(self) -> Dim:
+        """Give the expression as a dim: a polynomial where it is one, else one opaque name that is this text."""
+        try:
+            return _dim(self._tree)
+        except ExpressionError:
+            return Poly.of(self.text)
+
+    def explain(self, values: Mapping[str, Value]) -> str:
+        """Say which values the names and items of the expression have: ``layer_types[3] is 'full'``."""
+        shown: dict[str, str] = {}
+        plain: dict[str, str] = {}
+        for node in ast.walk(self._tree):
+            if not isinstance(node, ast.Subscript | ast.Name):
+                continue
+            try:
+                value = _evaluate(node, values)
+            except (UnknownName, ExpressionError):
+                continue
+            if isinstance(node, ast.Subscript):
+                index = _evaluate(node.slice, values)
+                shown[ast.unparse(node)] = f"{ast.unparse(node.value)}[{show(index)}] is {show(value)}"
+            elif not isinstance(value, list) or len(value) <= 8:
+                plain[node.id] = f"{node.id} is {show(value)}"
+        return ", ".join((shown or plain).values())
+
+
+def show(value: Value) -> str:
+    """Write a value as an expression would have it."""
+    return repr(value)
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str, decimals: bool = False) -> Expr:
+    """Parse an expression; raises ExpressionError with the reason."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"an expression of {len(text)} characters (at most {MAX_LENGTH})")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ExpressionError(f"'{text}' is not an expression") from None
+    _check(tree, decimals, text, 0)
+    used = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+    return Expr(ast.unparse(tree.body), used, tree.body)
+
+
+def _check(node: ast.AST, decimals: bool, text: str, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ExpressionError(f"'{text[:40]}...' is nested too deeply")
+    if not isinstance(node, _KINDS):
+        raise ExpressionError(f"'{text}' has a {type(node).__name__.lower()}, which expressions do not have")
+    if isinstance(node, ast.Constant):
+        allowed = (int, str, float) if decimals else (int, str)
+        if not isinstance(node.value, allowed):
+            raise ExpressionError(f"'{text}' has {node.value!r}, which is no integer or string")
+        if isinstance(node.value, int) and abs(node.value) >= 2**63:
+            raise ExpressionError(f"'{text}' has a number that is too large")
+    if isinstance(node, ast.Div) and not decimals:
+        raise ExpressionError(f"'{text}' has /, use // for sizes")
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        raise ExpressionError(f"'{text}' has a slice, which expressions do not have")
+    for child in ast.iter_child_nodes(node):
+        _check(child, decimals, text, depth + 1)
+
+
+def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Value:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            if node.id not in values:
+                raise UnknownName(node.id)
+            return values[node.id]
+        case ast.List():
+            return [_evaluate(x, values) for x in node.elts]
+        case ast.IfExp():
+            return _evaluate(node.body if _evaluate(node.test, values) else node.orelse, values)
+        case ast.BoolOp():
+            result: Value = None
+            for x in node.values:
+                result = _evaluate(x, values)
+                if bool(result) == isinstance(node.op, ast.Or):
+                    return result
+            return result
+        case ast.UnaryOp():
+            operand = _evaluate(node.operand, values)
+            if isinstance(node.op, ast.Not):
+                return int(not operand)
+            return _number(operand, node) * (-1 if isinstance(node.op, ast.USub) else 1)
+        case ast.Subscript():
+            return _item(node, values)
+        case ast.Compare():
+            return _compare(node, values)
+        case ast.BinOp():
+            symbol, compute = _BINARY[type(node.op)]
+            left = _number(_evaluate(node.left, values), node)
+            right = _number(_evaluate(node.right, values), node)
+            if symbol in ("/", "//", "%") and not right:
+                raise ExpressionError(f"{ast.unparse(node)} divides by zero")
+            result = compute(left, right)
+            if isinstance(result, int) and abs(result) >= 2**63:
+                raise ExpressionError(f"{ast.unparse(node)} is too large")
+            return result
+    raise ExpressionError(f"{type(node).__name__} is not part of expressions")
+
+
+def _number(value: Value, node: ast.AST) -> Any:
+    if not isinstance(value, int | float):
+        raise ExpressionError(f"{ast.unparse(node)} computes with {show(value)}, which is no number")
+    return value
+
+
+def _item(node: ast.Subscript, values: Mapping[str, Value]) -> Value:
+    base, index = _evaluate(node.value, values), _evaluate(node.slice, values)
+    if not isinstance(base, list) or not isinstance(index, int):
+        raise ExpressionError(f"{ast.unparse(node)}: {show(base)} has no item {show(index)}")
+    if not 0 <= index < len(base):
+        raise ExpressionError(f"{ast.unparse(node)}: there is no item {index} in a list of {len(base)}")
+    return base[index]
+
+
+def _compare(node: ast.Compare, values: Mapping[str, Value]) -> int:
+    left = _evaluate(node.left, values)
+    for op, right_node in zip(node.ops, node.comparators):
+        right = _evaluate(right_node, values)
+        symbol, compute = _COMPARE[type(op)]
+        try:
+            holds = compute(left, right)
+        except TypeError:
+            raise ExpressionError(f"{show(left)} {symbol} {show(right)} cannot be compared") from None
+        if not holds:
+            return 0
+        left = right
+    return 1
+
+
+def _dim(node: ast.AST) -> Dim:
+    match node:
+        case ast.Constant() if isinstance(node.value, int):
+            return node.value
+        case ast.Name():
+            return Poly.of(node.id)
+        case ast.UnaryOp() if isinstance(node.op, ast.USub):
+            return _dim(node.operand) * -1
+        case ast.BinOp() if isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            left, right = _dim(node.left), _dim(node.right)
+            if isinstance(node.op, ast.Mult):
+                return left * right
+            return left + right if isinstance(node.op, ast.Add) else left - right
+    raise ExpressionError(f"{ast.unparse(node)} is no polynomial of sizes")

@@ -1,0 +1,228 @@
+"""What is known about sizes, and why: settings, config.json, expressions, and equations solved from headers.
+
+One table of facts, name -> (value, reason), and a list of equations. Sources are added in stages by the planner; after each,
+:meth:`Facts.settle` runs to a fixpoint. An unknown that several tensors would give different values takes the one that most
+tensors give, so that the odd one out is the one to be blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from converter.dims import Dim, Poly, names, solve, substitute
+from converter.document import ParamDoc
+from converter.errors import MapError, MismatchError, Problem, UsageError
+from converter.expressions import Expr, ExpressionError, UnknownName, parse
+from converter.folding import closest
+from converter.rules import Ruleset
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user says beside map and input.
+
+    ``set`` and ``config`` are plain data, ``config_name`` is for messages; ``dtype`` is a safetensors name; ``tied`` is `omit`,
+    `copy` or None; ``unmatched`` is `error`, `drop`, `keep` or None (the map's `rest`). With ``example`` the map's own example
+    sizes stand in for what is not set (`check`, `stub`).
+    """
+
+    set: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+    config_name: str = "config.json"
+    dtype: str | None = None
+    untie: bool = False
+    tied: str | None = None
+    unmatched: str | None = None
+    allow_overflow: bool = False
+
+
+def config_value(config: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, Any] | None:
+    """Find the first key that is present (dots go down into mappings), with its value."""
+    for key in keys:
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is None and key in config:
+            value = config[key]
+        if value is not None:
+            return key, value
+    return None
+
+
+def early_values(settings: Settings) -> Callable[[Mapping[str, ParamDoc]], dict[str, Any]]:
+    """Give the values of params that `{{ expressions }}` see: `--set`, config.json, defaults, and expressions over these."""
+
+    def values(params: Mapping[str, ParamDoc]) -> dict[str, Any]:
+        facts = Facts(params, {})
+        facts.add_settings(settings)
+        facts.settle()
+        facts.add_defaults(params)
+        facts.settle()
+        return facts.values
+
+    return values
+
+
+@dataclass(frozen=True)
+class Equation:
+    """``left == right``, with the tensor it was read off and how many tensors say the same."""
+
+    left: Dim
+    right: Dim
+    subject: str
+    weight: int = 1
+
+
+class Facts:
+    """The table of facts of one run."""
+
+    def __init__(self, params: Mapping[str, ParamDoc], atoms: Mapping[str, Expr]) -> None:
+        self.params, self.atoms = params, atoms
+        self.values: dict[str, Any] = {}
+        self.why: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.equations: list[Equation] = []
+        self.assumed: dict[str, Any] = {}
+        self._settings: Settings = Settings()
+
+    def know(self, name: str, value: Any, why: str) -> None:
+        """Add a fact; the first one stays."""
+        if name not in self.values:
+            self.values[name], self.why[name] = value, why
+            if isinstance(value, int):
+                self.numbers[name] = int(value)
+
+    def add_settings(self, settings: Settings) -> None:
+        """Add what `--set` and config.json say; raises UsageError for a config value of no use."""
+        self._settings = settings
+        for name, value in settings.set.items():
+            self.know(name, value, "from --set")
+        for name, param in self.params.items():
+            found = config_value(settings.config, param.config) if settings.config is not None else None
+            if found is not None and not isinstance(found[1], Mapping):
+                self._know_param(name, param, found[1], f"from {settings.config_name}")
+
+    def add_defaults(self, only: Iterable[str]) -> list[str]:
+        """Add the defaults of params that are still unknown; returns their names."""
+        added = []
+        for name in only:
+            param = self.params.get(name)
+            if param is not None and name not in self.values and param.default is not None:
+                self._know_param(name, param, param.default, "the map's default")
+                if name in self.values:
+                    self.assumed[name] = self.values[name]
+                    added.append(name)
+        return added
+
+    def _know_param(self, name: str, param: ParamDoc, value: Any, why: str) -> None:
+        if param.each is not None and not isinstance(value, list):
+            length = self.evaluate(_expr(param.each))
+            if length is None:
+                return
+            value = [value] * int(length)
+        self.know(name, value, why)
+
+    def evaluate(self, expr: Expr, more: Mapping[str, Any] | None = None) -> Any:
+        """Compute an expression over the facts, None where a name is unknown; raises ExpressionError."""
+        try:
+            return expr.evaluate({**self.values, **more} if more else self.values)
+        except UnknownName:
+            return None
+
+    def settle(self) -> None:
+        """Derive what follows, until nothing new does."""
+        while self._expressions() | self._solve():
+            pass
+
+    def _expressions(self) -> bool:
+        before = len(self.values)
+        for name, param in self.params.items():
+            if name in self.values:
+                continue
+            if param.each is not None and param.config and self._settings.config is not None:
+                self.add_settings(self._settings)
+            if param.expr is not None:
+                self._derive(name, _expr(param.expr), param)
+        for text, expr in self.atoms.items():
+            if text not in self.values:
+                self._derive(text, expr, None)
+        return len(self.values) > before
+
+    def _derive(self, name: str, expr: Expr, param: ParamDoc | None) -> None:
+        try:
+            value = self.evaluate(expr)
+        except ExpressionError as e:
+            origin = param.expr.origin if param is not None and param.expr is not None else None
+            raise MismatchError(Problem(f"{name} = {expr.text}: {e}", "size", None, origin)) from None
+        if value is not None:
+            self.know(name, value, f"= {expr.text}")
+
+    def _solve(self) -> bool:
+        votes: dict[str, dict[int, tuple[int, str]]] = {}
+        left: list[Equation] = []
+        for e in self.equations:
+            d = substitute(e.left, self.numbers) - substitute(e.right, self.numbers)
+            open_names = names(d)
+            if not open_names:
+                continue
+            left.append(Equation(d, 0, e.subject, e.weight))
+            if len(open_names) == 1:
+                (name,) = open_names
+                value = solve(d, 0, name) if isinstance(d, Poly) else None
+                if value is None and isinstance(d, Poly):
+                    value = solve(d * -1, 0, name)
+                if value is not None:
+                    weight, subject = votes.setdefault(name, {}).get(value, (0, e.subject))
+                    votes[name][value] = (weight + e.weight, subject)
+        self.equations = left
+        for name, candidates in votes.items():
+            value, (_, subject) = max(candidates.items(), key=lambda c: c[1][0])
+            self.know(name, value, f"from {subject}")
+        return bool(votes)
+
+    def reason(self, dims: Iterable[Dim]) -> str:
+        """Say what the names in some dims are and why: ``d = 768 (from wte.weight), h = 12 (from config.json)``."""
+        used = sorted({n for d in dims for n in names(d) if n in self.numbers and not n.startswith("_")})
+        return ", ".join(f"{n} = {self.numbers[n]} ({self.why[n]})" for n in used)
+
+
+def _expr(node: Any) -> Expr:
+    try:
+        return parse(str(node.value))
+    except ExpressionError as e:
+        raise node.error(str(e)) from None
+
+
+def check_params(rules: Ruleset) -> None:
+    """Refuse params whose expressions cannot be read or use unknown names; raises MapError."""
+    known = rules.names | set(rules.params)
+    for name, param in rules.params.items():
+        for node in (param.expr, param.each):
+            if node is None:
+                continue
+            for n in sorted(_expr(node).names - known):
+                near = closest(n, known)
+                raise MapError(
+                    Problem(
+                        f"params: {name} uses '{n}', which the map does not have"
+                        + (f" (did you mean {near}?)" if near else ""),
+                        "map",
+                        None,
+                        node.origin,
+                    )
+                )
+
+
+def check_settings(rules: Ruleset, settings: Settings) -> None:
+    """Refuse a `--set` of a name that the map does not have; raises UsageError."""
+    known = rules.names | set(rules.params)
+    problems = []
+    for name in settings.set:
+        if name not in known:
+            near = closest(name, known)
+            hint = f"did you mean {near}?" if near else f"names: {', '.join(sorted(known)) or 'none'}"
+            problems.append(Problem(f"--set {name}: the map has no such name ({hint})", "usage"))
+    if problems:
+        raise UsageError(problems)

@@ -1,0 +1,138 @@
+"""A rule's chain of ops: what each source goes through, what all go through together, what each target comes out of.
+
+The same chain is inferred on symbolic shapes when a map is read, inferred again on numbers when a checkpoint is planned,
+and applied to arrays (eager ones, or byte ranges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from converter.dims import Dim
+from converter.ops.base import A, DataCheck, Family, Flow, Fresh, Op, OpError, Value
+
+Stage = tuple[Op, ...]  # one op for each value of the flow, or one op that joins or parts the flow (`joint`)
+
+
+def joint(op: Op) -> bool:
+    """Say whether an op works on the whole flow at once: it joins the terms of a list, or parts one value into terms."""
+    return op.word in ("concat", "same", "split", "replicate") and getattr(op, "over", None) is None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The ops of one rule in one direction: per source term, for the rule, per target term."""
+
+    heads: tuple[tuple[Op, ...], ...]
+    stages: tuple[Stage, ...]
+    tails: tuple[tuple[Op, ...], ...]
+
+    def bind(self, known: Mapping[str, int]) -> Chain:
+        """Put in the sizes that are known."""
+        return Chain(
+            *(
+                tuple(tuple(op.bind(known) for op in ops) for ops in part)
+                for part in (self.heads, self.stages, self.tails)
+            )
+        )
+
+    def ops(self) -> tuple[Op, ...]:
+        """All ops in the order of the flow; equal ops of several terms once."""
+        return tuple(dict.fromkeys(op for part in (self.heads, self.stages, self.tails) for ops in part for op in ops))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the way back gives every bit again."""
+        return all(op.exact for op in self.ops())
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a chain makes of shapes: the target values, the chain back (or why there is none), and equations."""
+
+    targets: Flow
+    inverse: Chain | str
+    equations: tuple[tuple[Dim, Dim], ...]
+
+
+def infer(chain: Chain, sources: Flow, fresh: Fresh) -> Inference:
+    """Move shapes through a chain; raises OpError where they do not fit."""
+    equations: list[tuple[Dim, Dim]] = []
+    lost: list[Op] = []
+
+    def through(ops: tuple[Op, ...], value: Value) -> tuple[Value, tuple[Op, ...]]:
+        back: list[Op] = []
+        for op in ops:
+            if joint(op):
+                raise OpError(
+                    f"{op.word} without `over` joins or parts a list: it stands in the rule's ops, not in a term's"
+                )
+            found = op.infer((value,), fresh)
+            (value,) = found.flow
+            equations.extend(found.equations)
+            back.insert(0, found.inverse) if found.inverse is not None else lost.append(op)
+        return value, tuple(back)
+
+    begun = [through(ops, v) for ops, v in zip(chain.heads, sources)]
+    flow: Flow = tuple(v for v, _ in begun)
+    stages: list[Stage] = []
+    for stage in chain.stages:
+        if joint(stage[0]):
+            found = stage[0].infer(flow, fresh)
+            flow = found.flow
+            equations.extend(found.equations)
+            stages.insert(0, (found.inverse,)) if found.inverse is not None else lost.append(stage[0])
+            continue
+        ops = stage * len(flow) if len(stage) == 1 else stage
+        if len(ops) != len(flow):
+            raise OpError(f"{len(flow)} values reach {stage[0].word}, which is stated for {len(ops)}")
+        moved = [through((op,), v) for op, v in zip(ops, flow)]
+        flow = tuple(v for v, _ in moved)
+        stages.insert(0, tuple(op for _, back in moved for op in back))
+    if len(flow) != len(chain.tails):
+        raise OpError(
+            f"the ops give {len(flow)} {'value' if len(flow) == 1 else 'values'}, `to` has {len(chain.tails)}"
+        )
+    ended = [through(ops, v) for ops, v in zip(chain.tails, flow)]
+    if lost:
+        back: Chain | str = f"{lost[0].word} loses information (`{lost[0]}`)"
+    else:
+        back = Chain(tuple(b for _, b in ended), tuple(stages), tuple(b for _, b in begun))
+    return Inference(tuple(v for v, _ in ended), back, tuple(equations))
+
+
+def apply(chain: Chain, sources: tuple[Family[A], ...]) -> tuple[tuple[Family[A], ...], tuple[DataCheck[A], ...]]:
+    """Move arrays through a chain whose sizes are all numbers: the target families and the checks on the data."""
+    checks: list[DataCheck[A]] = []
+
+    def through(ops: tuple[Op, ...], family: Family[A]) -> Family[A]:
+        for op in ops:
+            done = op.apply((family,))
+            (family,) = done.families
+            checks.extend(done.checks)
+        return family
+
+    families = tuple(through(ops, f) for ops, f in zip(chain.heads, sources))
+    for stage in chain.stages:
+        if joint(stage[0]):
+            done = stage[0].apply(families)
+            families = done.families
+            checks.extend(done.checks)
+        else:
+            ops = stage * len(families) if len(stage) == 1 else stage
+            families = tuple(through((op,), f) for op, f in zip(ops, families))
+    return tuple(through(ops, f) for ops, f in zip(chain.tails, families)), tuple(checks)
+
+
+def origins(chain: Chain) -> list[frozenset[int]]:
+    """Say which source terms each target term is made of."""
+    flow = [frozenset([k]) for k in range(len(chain.heads))]
+    for stage in chain.stages:
+        op = stage[0]
+        if not joint(op):
+            continue
+        merged = frozenset().union(*flow)
+        parts = len(getattr(op, "parts", None) or ()) if op.word == "split" else getattr(op, "count", 1)
+        flow = [merged] * (parts if op.word in ("split", "replicate") else 1)
+    return flow

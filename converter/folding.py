@@ -1,0 +1,76 @@
+"""Lists of tensor names as people read them: in natural order, and folded over every number in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Give a sort key by which ``h.2`` comes before ``h.10``."""
+    return tuple((0, int(p), p) if i % 2 else (1, 0, p) for i, p in enumerate(_DIGITS.split(name)) if p)
+
+
+def fold(names: Iterable[str]) -> list[str]:
+    """Fold names that differ only in numbers: ``h.{0..11}.w (12)``, gaps as ``{0..10,12..23}``, in natural order."""
+    groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in sorted(set(names), key=natural_key):
+        parts = _DIGITS.split(name)
+        groups.setdefault(tuple(parts[::2]), []).append(tuple(parts[1::2]))
+    lines: list[tuple[str, int]] = []
+    for literals, numbers in groups.items():
+        for columns in _boxes(numbers):
+            text = literals[0] + "".join(_column(c) + rest for c, rest in zip(columns, literals[1:]))
+            count = 1
+            for c in columns:
+                count *= len(c)
+            lines.append((text, count))
+    return [f"{text} ({count})" if count > 1 else text for text, count in lines]
+
+
+def _boxes(rows: list[tuple[str, ...]]) -> list[list[list[str]]]:
+    """Cut a set of number tuples into products of columns, splitting on the first column that stands in the way."""
+    if not rows or not rows[0]:
+        return [[] for _ in rows[:1]]
+    columns = [list(dict.fromkeys(r[i] for r in rows)) for i in range(len(rows[0]))]
+    size = 1
+    for c in columns:
+        size *= len(c)
+    if size == len(rows):
+        return [columns]
+    by_first: dict[str, list[tuple[str, ...]]] = {}
+    for r in rows:
+        by_first.setdefault(r[0], []).append(r[1:])
+    merged: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for first, rest in by_first.items():
+        merged.setdefault(tuple(rest), []).append(first)
+    return [[firsts, *box] for rest, firsts in merged.items() for box in _boxes(list(rest))]
+
+
+def _column(values: Sequence[str]) -> str:
+    if len(values) == 1:
+        return values[0]
+    ordered = sorted(values, key=lambda v: (int(v), v))
+    runs: list[list[str]] = []
+    for v in ordered:
+        follows = runs and int(v) == int(runs[-1][-1]) + 1 and (len(v) == len(runs[-1][-1]) or v[0] != "0")
+        if follows and not (runs[-1][-1].startswith("0") and len(v) != len(runs[-1][-1]) and len(runs[-1][-1]) > 1):
+            runs[-1].append(v)
+        else:
+            runs.append([v])
+    return "{" + ",".join(r[0] if len(r) == 1 else f"{r[0]}..{r[-1]}" for r in runs) + "}"
+
+
+def closest(name: str, candidates: Iterable[str]) -> str | None:
+    """Give the candidate that is spelled most like the name, None if none is close."""
+    found = get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    return found[0] if found else None
+
+
+def clip(text: str, limit: int = 200) -> str:
+    """Shorten a text for a message, and make control characters visible."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[: limit + 1])
+    return shown if len(shown) <= limit else shown[: limit - 3] + "..."

@@ -1,0 +1,55 @@
+"""Checkpoint formats: bytes in files, never what they mean. A format is one file here and one entry of ``FORMATS``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from converter.formats.base import Checkpoint, Format
+from converter.formats.index import read_index, read_shards
+from converter.formats.locate import find, strays
+from converter.formats.output import Output
+from converter.formats.safetensors import SAFETENSORS, read_header
+from converter.formats.shards import FileLayout, Layout, layout
+from converter.formats.target import Target, check_target
+from converter.formats.text import many_objects
+from converter.formats.torch_pickle import TORCH_PICKLE
+
+FORMATS: tuple[Format, ...] = (SAFETENSORS, TORCH_PICKLE)  # the first is the one that is also written
+
+__all__ = [
+    "FORMATS",
+    "Checkpoint",
+    "FileLayout",
+    "Format",
+    "Layout",
+    "Output",
+    "Target",
+    "check_target",
+    "layout",
+    "open_checkpoint",
+    "read_header",
+]
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Open a checkpoint: a file, a folder that holds an index or one file, or an index.
+
+    Only headers are read. Raises FormatError (missing, malformed or ambiguous) and UsageError (one shard of several).
+    """
+    with many_objects():
+        return _open(os.fspath(path))
+
+
+def _open(given: str) -> Checkpoint:
+    source = find(given, FORMATS)
+    folder = Path(given) if Path(given).is_dir() else Path(given).parent
+    if source.is_index:
+        index = read_index(source.path)
+        header = read_shards(index, source.format.read_header)
+        notes = strays(index.folder, index.files, FORMATS)
+    else:
+        header, notes = source.format.read_header(source.path), ()
+    header = replace(header, notes=(*source.notes, *notes, *header.notes))
+    return Checkpoint(given, header, source.format.name, str(folder))

@@ -1,0 +1,156 @@
+"""From a plan and a layout to what the data plane runs: every output as blocks of its sources, every check as a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from converter.dims import Dim
+from converter.flow import apply
+from converter.moves import Compare, FileSource, PatternSource, Produce, Source
+from converter.ops.base import DataCheck, Family
+from converter.spec import Header
+from converter.steps import Constant, Names, Plan, Recipe, Step
+from converter.virtual import CONSTANT, Virtual, check_exact
+
+Place = Mapping[str, tuple[int, int]]  # tensor name -> output file number, absolute byte offset
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A recipe as blocks: one virtual tensor for each member of each output, and the checks. Slots count the sources."""
+
+    outputs: tuple[tuple[Virtual, ...], ...]
+    checks: tuple[DataCheck[Virtual], ...]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a comparison is about: the step, what is wrong when it fails, and the names of the tensors on either side."""
+
+    step: Step
+    what: str
+    name: str
+    other: str
+
+
+@dataclass
+class Lowering:
+    """Lower the steps of a plan; recipes that steps share are lowered once."""
+
+    header: Header
+    _cache: dict[int, tuple[Recipe, Lowered]] = field(default_factory=dict)
+
+    def recipe(self, recipe: Recipe) -> Lowered:
+        """Run a recipe's ops on virtual tensors, and account for every element of every output."""
+        found = self._cache.get(id(recipe))
+        if found is not None:
+            return found[1]
+        families: list[Family[Virtual]] = []
+        slot = 0
+        for operand in recipe.inputs:
+            members = prod(n for _, n in operand.bound)
+            families.append(
+                Family(operand.bound, tuple(Virtual.source(slot + m, operand.shape) for m in range(members)))
+            )
+            slot += members
+        made, checks = apply(recipe.chain, tuple(families))
+        for family in made:
+            for item in family.items:
+                check_exact(item)
+        lowered = Lowered(tuple(f.items for f in made), checks)
+        self._cache[id(recipe)] = (recipe, lowered)
+        return lowered
+
+    def sources(self, names: Names) -> tuple[FileSource, ...]:
+        """Where the bytes of some tensors are."""
+        entries = [self.header.tensors[n] for group in names for n in group]
+        return tuple(FileSource(e.file, e.start, e.dtype, e.shape) for e in entries)
+
+    def produces(self, plan: Plan, place: Place) -> list[Produce]:
+        """Every tensor that is written."""
+        out: list[Produce] = []
+        for step in plan.steps:
+            if step.kind == "fill" and step.constant is not None:
+                value, pattern = constant(step.constant, 0)
+                for name in step.target_names():
+                    out.append(Produce(name, *place[name], step.constant.dtype, value, pattern))
+            elif step.kind == "move" and step.recipe is not None:
+                lowered, sources = self.recipe(step.recipe), self.sources(step.sources)
+                for operand, group, values in zip(step.recipe.outputs, step.targets, lowered.outputs):
+                    out += [Produce(n, *place[n], operand.dtype, v, sources) for n, v in zip(group, values)]
+        return out
+
+    def compares(self, plan: Plan) -> list[Compare]:
+        """Every check on data that the plan relies on."""
+        out: list[Compare] = []
+        for step in plan.steps:
+            if step.kind == "check" and step.constant is not None:
+                (name,) = step.source_names()
+                value, pattern = constant(step.constant, 1)
+                out.append(
+                    Compare(
+                        Label(step, "is not the constant that the map states", name, ""),
+                        step.constant.dtype,
+                        Virtual.source(0, step.constant.shape),
+                        value,
+                        (*self.sources(step.sources), *pattern),
+                    )
+                )
+            elif step.kind == "compare" and step.recipe is not None and step.other is not None:
+                out.append(self._compare(step, step.recipe, step.other))
+            elif step.recipe is not None:
+                out += self._checks(step, step.recipe)
+        return out
+
+    def _compare(self, step: Step, recipe: Recipe, other: Recipe) -> Compare:
+        left, right = self.recipe(recipe).outputs[0][0], self.recipe(other).outputs[0][0]
+        sources = self.sources(step.sources)
+        shifted = Virtual(
+            right.shape,
+            tuple(b._replace(slot=b.slot + len(sources)) if b.slot != CONSTANT else b for b in right.blocks),
+        )
+        names = [n for g in step.sources for n in g], [n for g in step.other_sources for n in g]
+        label = Label(step, "differs from {other}, although the map ties them", names[0][0], names[1][0])
+        return Compare(label, recipe.outputs[0].dtype, left, shifted, (*sources, *self.sources(step.other_sources)))
+
+    def _checks(self, step: Step, recipe: Recipe) -> list[Compare]:
+        names = [n for group in step.sources for n in group]
+        sources = self.sources(step.sources)
+        out = []
+        for check in self.recipe(recipe).checks:
+            sides = [next((b.slot for b in v.blocks if b.slot != CONSTANT), None) for v in (check.left, check.right)]
+            name = names[sides[0]] if sides[0] is not None else names[0]
+            other = names[sides[1]] if sides[1] is not None else ""
+            what = f"{check.what} from {{other}}, although the map says that they are the same" if other else check.what
+            dtype = sources[sides[0] or 0].dtype
+            out.append(Compare(Label(step, what, name, other), dtype, check.left, check.right, sources))
+        return out
+
+
+def constant(value: Constant, slot: int) -> tuple[Virtual, tuple[Source, ...]]:
+    """A constant as a virtual tensor, with the pattern that it reads from source ``slot`` on, if any."""
+    if value.what in ("arange", "causal_mask"):
+        return Virtual.source(slot, value.shape), (PatternSource(value.what, value.dtype, value.shape),)
+    return Virtual.constant(value.value, value.shape), ()
+
+
+def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str]]:
+    """List which source feeds which target of a step, by the blocks; sources that are only compared count for the first target."""
+    if step.kind != "move" or step.recipe is None:
+        return []
+    names = [n for group in step.sources for n in group]
+    out: list[tuple[str, str]] = []
+    for group, values in zip(step.targets, lowering.recipe(step.recipe).outputs):
+        for target, value in zip(group, values):
+            slots = sorted({b.slot for b in value.blocks if b.slot != CONSTANT})
+            out += [(names[s], target) for s in slots]
+    used = {s for s, _ in out}
+    first = next(iter(step.target_names()))
+    if len(names) == 1 and not out:
+        return [(names[0], t) for t in step.target_names()]
+    return out + [(n, first) for n in names if n not in used]
+
+
+__all__ = ["Dim", "Label", "Lowering", "constant", "pairs"]

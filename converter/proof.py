@@ -1,0 +1,169 @@
+"""`--verify`: the output is read back, turned around, and compared with the input.
+
+Where the way back gives every bit, what comes back is compared with the input's bytes. Where it does not (a cast, arithmetic, a one-way
+op), the output is compared with what the input gives once more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from converter.dims import Dim
+from converter.errors import Problem
+from converter.execute import execute
+from converter.flow import Chain, apply, infer
+from converter.formats import Layout
+from converter.lowering import Lowering, constant
+from converter.moves import Compare, FileSource, Source
+from converter.ops.base import Family, OpError, Value
+from converter.spec import TensorSpec
+from converter.steps import Plan, Recipe, Step
+from converter.virtual import CONSTANT, Virtual
+
+Fd = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class _Proof:
+    plan: Plan
+    lowering: Lowering
+    layout: Layout
+
+    @property
+    def inputs(self) -> int:
+        return len(self.plan.header.files)
+
+    def written(self, names: tuple[str, ...]) -> tuple[FileSource, ...]:
+        """Output tensors as sources; their files are numbered after those of the input."""
+        specs = self.specs
+        return tuple(
+            FileSource(self.inputs + self.layout.place[n][0], self.layout.place[n][1], specs[n].dtype, specs[n].shape)
+            for n in names
+        )
+
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        return {s.name: s for s in self.plan.outputs}
+
+    def compares(self) -> list[Compare]:
+        out: list[Compare] = []
+        places = {n: f for n, f in zip(self.specs, self.written(tuple(self.specs)))}
+        backs: dict[int, Chain | None] = {}
+        for step in self.plan.steps:
+            if step.kind == "fill" and step.constant is not None:
+                value, pattern = constant(step.constant, 1)
+                for name in step.target_names():
+                    out.append(
+                        Compare(
+                            name,
+                            step.constant.dtype,
+                            Virtual.source(0, step.constant.shape),
+                            value,
+                            (places[name], *pattern),
+                        )
+                    )
+            elif step.kind == "move" and step.recipe is not None:
+                key = id(step.recipe)
+                if key not in backs:
+                    backs[key] = way_back(step.recipe)
+                back = backs[key]
+                out += (
+                    self._again(step, step.recipe, places)
+                    if back is None
+                    else self._back(step, step.recipe, back, places)
+                )
+        return out
+
+    def _back(self, step: Step, recipe: Recipe, back: Chain, places: dict[str, FileSource]) -> list[Compare]:
+        names = [n for group in step.targets for n in group]
+        families: list[Family[Virtual]] = []
+        slot = 0
+        for operand in recipe.outputs:
+            count = prod(n for _, n in operand.bound)
+            families.append(Family(operand.bound, tuple(Virtual.source(slot + m, operand.shape) for m in range(count))))
+            slot += count
+        made, _ = apply(back, tuple(families))
+        sources: list[Source] = [places[n] for n in names]
+        out: list[Compare] = []
+        inputs = [n for group in step.sources for n in group]
+        values = [v for family, operand in zip(made, recipe.inputs) for v in _reordered(family, operand.bound)]
+        for name, value, entry in zip(inputs, values, self.lowering.sources(step.sources)):
+            out.append(Compare(name, entry.dtype, value, Virtual.source(slot, entry.shape), (*sources, entry)))
+        return out
+
+    def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
+        sources = self.lowering.sources(step.sources)
+        out = []
+        for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe).outputs):
+            for name, value in zip(group, values):
+                out.append(
+                    Compare(
+                        name,
+                        operand.dtype,
+                        value,
+                        Virtual.source(len(sources), operand.shape),
+                        (*sources, places[name]),
+                    )
+                )
+        return out
+
+
+def _reordered(family: Family[Virtual], bound: tuple[tuple[str, int], ...]) -> list[Virtual]:
+    """The members of a family in row-major order over other bound indices."""
+    if family.bound == bound:
+        return list(family.items)
+    strides: dict[str, int] = {}
+    step = 1
+    for index, n in reversed(family.bound):
+        strides[index] = step
+        step *= n
+    rows = [0]
+    for index, n in bound:
+        rows = [r + k * strides[index] for r in rows for k in range(n)]
+    return [family.items[r] for r in rows]
+
+
+def way_back(recipe: Recipe) -> Chain | None:
+    """The chain that turns a recipe's outputs into its inputs bit for bit, None where there is none."""
+    if not recipe.chain.exact or {o.dtype for o in recipe.outputs} != {o.dtype for o in recipe.inputs}:
+        return None
+    if len({o.dtype for o in recipe.outputs}) > 1:
+        return None
+
+    def unknown(name: str) -> Dim:
+        raise OpError(f"{name} is not known")
+
+    try:
+        back = infer(recipe.chain, tuple(Value(o.bound, o.shape) for o in recipe.inputs), unknown).inverse
+    except OpError:
+        return None
+    return back if isinstance(back, Chain) else None
+
+
+def prove(
+    plan: Plan, lowering: Lowering, layout: Layout, read_fd: Fd, write_fd: Fd, jobs: int, memory: int
+) -> list[Problem]:
+    """Read the output back and compare; returns what differs. ``memory`` is bytes, ``jobs`` threads."""
+    problems = [
+        Problem("the header that was read back is not the one that was written", "proof", file.name)
+        for k, file in enumerate(layout.files)
+        if os.pread(write_fd(k), len(file.header_bytes), 0) != file.header_bytes
+    ]
+    proof = _Proof(plan, lowering, layout)
+
+    def fd(i: int) -> int:
+        return read_fd(i) if i < proof.inputs else write_fd(i - proof.inputs)
+
+    outcome = execute((), proof.compares(), fd, fd, jobs=jobs, memory=memory, allow_overflow=True)
+    for d in outcome.differences:
+        text = (
+            f"the output, read back, differs from the input ({d.count} of {d.total} elements, first at {list(d.index)})"
+        )
+        problems.append(Problem(text, "proof", str(d.label)))
+    return problems
+
+
+__all__ = ["CONSTANT", "prove", "way_back"]

@@ -1,0 +1,318 @@
+"""From instances to steps: shapes are checked against what is known, ops get their numbers, dtypes are decided.
+
+Instances with equal inputs share one recipe, so that sixty layers of experts are worked out once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from converter.casting import CastError, Stated, constant_problem, decide, state
+from converter.claims import Instance
+from converter.dims import Dim, Poly, names, render_shape, substitute
+from converter.errors import Problem
+from converter.expressions import ExpressionError, UnknownName
+from converter.facts import Facts, Settings
+from converter.flow import Chain, infer, origins
+from converter.matching import Inputs, Matcher, localise, signature
+from converter.ops.arithmetic import Elementwise
+from converter.ops.base import OpError, Value
+from converter.rules import Rule, Ruleset, Term
+from converter.spec import DTYPES, TensorEntry
+from converter.steps import Constant, Operand, Recipe, Step
+
+PLAIN = Chain(((),), (), ((),))
+
+
+@dataclass
+class Recipes:
+    """The recipes of one plan, and the problems met on the way."""
+
+    rules: Ruleset
+    matcher: Matcher
+    settings: Settings
+    problems: list[Problem] = field(default_factory=list)
+    mismatches: list[tuple[str, Any, str]] = field(default_factory=list)
+    _cache: dict[Any, Recipe | tuple[Problem, ...]] = field(default_factory=dict)
+    _shapes: dict[Any, str | None] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> Facts:
+        """What is known."""
+        return self.matcher.facts
+
+    @property
+    def inputs(self) -> Inputs:
+        """The tensors of the input."""
+        return self.matcher.inputs
+
+    def recipe(self, instance: Instance) -> Recipe | None:
+        """Give the recipe of a complete instance; None where something does not fit, which is then a problem."""
+        entries = [[self.inputs.entry(n) for n in group] for group in instance.sources]
+        shapes = [(k, e.shape) for k, group in enumerate(entries) for e in group]
+        rule = instance.rule
+        suffix = signature(rule, shapes) if rule.local else ""
+        if not self._shapes_fit(rule, entries, suffix) or not self._members_agree(rule, entries):
+            return None
+        key = (
+            rule.number,
+            suffix,
+            tuple((g[0].dtype, g[0].shape) for g in entries),
+            tuple((i, len(v)) for i, v in instance.members.items()),
+        )
+        if key not in self._cache:
+            self._cache[key] = self._make(instance, [g[0] for g in entries], suffix)
+        found = self._cache[key]
+        if isinstance(found, tuple):
+            for p in found:
+                self.problems.append(Problem(p.message, p.kind, entries[0][0].name, rule.origin))
+            return None
+        return found
+
+    # Shapes.
+
+    def _shapes_fit(self, rule: Rule, entries: list[list[TensorEntry]], suffix: str) -> bool:
+        fits = True
+        for k, (term, group) in enumerate(zip(rule.source, entries)):
+            for e in group:
+                key = (rule.number, k, e.shape, suffix)
+                if key not in self._shapes:
+                    self._shapes[key] = self._shape_problem(term, e, suffix)
+                text = self._shapes[key]
+                if text is not None:
+                    fits = False
+                    self.mismatches.append((e.name, rule.origin, text))
+        return fits
+
+    def _shape_problem(self, term: Term, entry: TensorEntry, suffix: str) -> str | None:
+        if term.shape is None:
+            return None
+        known = self.facts.numbers
+        expected = tuple(substitute(localise(d, suffix), known) for d in term.shape)
+        wrong = len(expected) != len(entry.shape) or any(
+            (isinstance(want, int) and want != have) or (isinstance(want, Poly) and not self._possible(want, have))
+            for want, have in zip(expected, entry.shape)
+        )
+        if not wrong:
+            return None
+        shown = tuple(_without_suffix(d) for d in term.shape)
+        reason = self.facts.reason([localise(d, suffix) for d in term.shape])
+        return f"shape is {list(entry.shape)}, expected {render_shape(shown)}" + (f" with {reason}" if reason else "")
+
+    def _possible(self, want: Poly, have: int) -> bool:
+        """Whether some sizes >= 0 could make an open dim what it is; only one open name is looked at."""
+        from converter.dims import solve
+
+        open_names = names(want)
+        if len(open_names) != 1:
+            return True
+        (name,) = open_names
+        return (
+            solve(want, have, name) is not None
+            or solve(want * -1, -have, name) is not None
+            or have == substitute(want, {name: 0})
+        )
+
+    def _members_agree(self, rule: Rule, entries: list[list[TensorEntry]]) -> bool:
+        for group in entries:
+            first = group[0]
+            for e in group[1:]:
+                if e.shape != first.shape:
+                    self.mismatches.append(
+                        (
+                            e.name,
+                            rule.origin,
+                            f"shape is {list(e.shape)}, {first.name} has {list(first.shape)}; what one op joins has one shape",
+                        )
+                    )
+                    return False
+                if e.dtype != first.dtype:
+                    self.problems.append(
+                        Problem(
+                            f"is {e.dtype} and {first.name} is {first.dtype}: different dtypes do not join",
+                            "dtype",
+                            e.name,
+                            rule.origin,
+                        )
+                    )
+                    return False
+        return True
+
+    # Recipes.
+
+    def local_numbers(self, instance: Instance, suffix: str) -> dict[str, int]:
+        """The numbers that ops of an instance see: facts, its local sizes, and the counts of its members."""
+        out = dict(self.facts.numbers)
+        if suffix:
+            out |= {n[: -len(suffix)]: v for n, v in self.facts.numbers.items() if n.endswith(suffix)}
+        return out | {f"_#{name}": len(labels) for name, labels in instance.members.items()}
+
+    def _make(self, instance: Instance, entries: list[TensorEntry], suffix: str) -> Recipe | tuple[Problem, ...]:
+        rule = instance.rule
+        counts = {name: len(labels) for name, labels in instance.members.items()}
+        known = self.local_numbers(instance, suffix)
+
+        def unknown(name: str) -> Dim:
+            return Poly.of(f"_{name}")
+
+        try:
+            chain = rule.chain.bind(known)
+            values = tuple(Value(tuple((i, counts[i]) for i in t.bound), e.shape) for t, e in zip(rule.source, entries))
+            found = infer(chain, values, unknown)
+        except OpError as e:
+            return (Problem(f"shape is {list(entries[0].shape)}: {e}", "shape"),)
+        for left, right in found.equations:
+            if isinstance(left, int) and isinstance(right, int) and left != right:
+                return (Problem(f"shape is {list(entries[0].shape)}: an axis of {right} should be {left}", "shape"),)
+        open_names = {n for v in found.targets for d in v.shape or () for n in names(d)} | {
+            n for op in chain.ops() for n in op.sizes() if n.isidentifier() and not n.startswith("_")
+        }
+        if open_names:
+            return (Problem(self._unknown(rule, open_names), "size"),)
+        return self._with_dtypes(rule, chain, entries, found.targets, counts, known)
+
+    def _unknown(self, rule: Rule, open_names: set[str]) -> str:
+        shown = sorted(n for n in open_names if not n.startswith("_") and n.isidentifier())
+        if not shown:
+            return "the sizes of the parts are not known: give the rule a `shape`"
+        sets = " or ".join(f"--set {n}=..." for n in shown)
+        return f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} not known, and the ops of this rule need {'it' if len(shown) == 1 else 'them'}: {sets}"
+
+    def _with_dtypes(
+        self,
+        rule: Rule,
+        chain: Chain,
+        entries: list[TensorEntry],
+        targets: tuple[Value, ...],
+        counts: dict[str, int],
+        known: dict[str, int],
+    ) -> Recipe | tuple[Problem, ...]:
+        inputs = tuple(
+            Operand(e.dtype, e.shape, tuple((i, counts[i]) for i in t.bound)) for t, e in zip(rule.source, entries)
+        )
+        if any(isinstance(op, Elementwise) for op in chain.ops()):
+            for e in entries:
+                if DTYPES[e.dtype].kind != "float":
+                    return (Problem(f"is {e.dtype}, arithmetic is done on F64, F32, F16 and BF16 only", "dtype"),)
+        outputs = []
+        try:
+            for term, value, leaves in zip(rule.target, targets, origins(chain)):
+                joining = {
+                    entries[k].name: rule.source[k].dtype or rule.dtypes[0] or self.rules.dtypes[0] for k in leaves
+                }
+                dtype = decide(
+                    {entries[k].name: entries[k].dtype for k in sorted(leaves)},
+                    joining,
+                    self.stated(rule.dtypes[1], term.dtype),
+                )
+                shape = tuple(d for d in value.shape or () if isinstance(d, int))
+                if term.shape is not None:
+                    wanted = tuple(substitute(d, known) for d in term.shape)
+                    if any(isinstance(w, int) and w != s for w, s in zip(wanted, shape)):
+                        reason = self.facts.reason(term.shape)
+                        return (
+                            Problem(
+                                f"{term.name} becomes {list(shape)}, expected {render_shape(term.shape)} with {reason}",
+                                "shape",
+                            ),
+                        )
+                outputs.append(Operand(dtype, shape, tuple((i, int(n)) for i, n in value.bound if isinstance(n, int))))
+        except CastError as e:
+            return (Problem(str(e), "dtype"),)
+        return Recipe(inputs, chain, tuple(outputs))
+
+    def stated(self, rule: str | None, term: str | None = None) -> Stated:
+        """The dtype that is stated for a target, by its term, its rule, `--dtype` or the map."""
+        return state(term, rule, self.settings.dtype, self.rules.dtypes[1])
+
+    def plain(self, entry: TensorEntry, stated: Stated) -> Recipe | None:
+        """The recipe of a rename; None where its cast is refused, which is then a problem."""
+        key = ("plain", entry.dtype, entry.shape, stated)
+        if key not in self._cache:
+            try:
+                dtype = decide({entry.name: entry.dtype}, {}, stated)
+                self._cache[key] = Recipe((Operand(entry.dtype, entry.shape),), PLAIN, (Operand(dtype, entry.shape),))
+            except CastError as e:
+                self._cache[key] = (Problem(str(e), "dtype"),)
+        found = self._cache[key]
+        if isinstance(found, tuple):
+            self.problems.append(Problem(found[0].message, "dtype", entry.name))
+            return None
+        return found
+
+    # Steps.
+
+    def move(self, instance: Instance) -> Step | None:
+        """The step of a complete instance."""
+        recipe = self.recipe(instance)
+        if recipe is None:
+            return None
+        return Step(
+            "move",
+            instance.rule.origin,
+            recipe,
+            self.file_names(instance.sources),
+            self.ordered_targets(instance, recipe),
+        )
+
+    def file_names(self, groups: list[list[str]]) -> tuple[tuple[str, ...], ...]:
+        """Names as the files have them."""
+        return tuple(tuple(self.inputs.entry(n).name for n in group) for group in groups)
+
+    def ordered_targets(self, instance: Instance, recipe: Recipe) -> tuple[tuple[str, ...], ...]:
+        """Target names in the order in which the chain gives the members (its bound indices may come in another order)."""
+        out = []
+        for term, operand, group in zip(instance.rule.target, recipe.outputs, instance.targets):
+            order = [i for i, _ in operand.bound]
+            if order == list(term.bound):
+                out.append(tuple(group))
+                continue
+            sizes = [len(instance.members[i]) for i in term.bound]
+            strides = {i: _product(sizes[k + 1 :]) for k, i in enumerate(term.bound)}
+            rows: list[int] = [0]
+            for i, n in operand.bound:
+                rows = [r + k * strides[i] for r in rows for k in range(n)]
+            out.append(tuple(group[r] for r in rows))
+        return tuple(out)
+
+    def constant(self, instance: Instance, term: Term, dtype: str) -> Constant | None:
+        """The constant of a fill in some dtype; None where a size or value is not known, which is then a problem."""
+        rule = instance.rule
+        assert rule.fill is not None
+        name = (instance.targets or instance.sources)[0][0]
+        known = self.local_numbers(instance, "")
+        shape = tuple(substitute(d, known) for d in term.shape or ())
+        open_names = {n for d in shape for n in names(d)}
+        if open_names:
+            self.problems.append(Problem(self._unknown(rule, open_names), "size", name, rule.origin))
+            return None
+        try:
+            value = (
+                float(rule.fill.value.evaluate({**self.facts.values, **instance.values}))
+                if rule.fill.value is not None
+                else float(rule.fill.what == "ones")
+            )
+        except UnknownName as e:
+            self.problems.append(Problem(f"fill: {e}: --set {e.name}=...", "size", name, rule.origin))
+            return None
+        except (ExpressionError, TypeError, ValueError) as e:
+            self.problems.append(Problem(f"fill: {e}", "map", name, rule.origin))
+            return None
+        wrong = constant_problem(rule.fill.what, value, dtype)
+        if wrong is not None:
+            self.problems.append(Problem(f"fill: {wrong}", "dtype", name, rule.origin))
+            return None
+        return Constant(rule.fill.what, value, dtype, tuple(d for d in shape if isinstance(d, int)))
+
+
+def _product(sizes: list[int]) -> int:
+    out = 1
+    for s in sizes:
+        out *= s
+    return out
+
+
+def _without_suffix(dim: Any) -> Any:
+    local = [n for n in names(dim) if n.startswith("_")]
+    return substitute(dim, {n: Poly.of(n.split("~")[0]) for n in local}) if local else dim

@@ -1,0 +1,207 @@
+"""What became of every name: the report of a run, as a dataclass, as JSON, and as text folded by layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from converter.errors import ConvertError, MismatchError, Problem
+from converter.folding import fold, natural_key
+from converter.lowering import Lowering, pairs
+from converter.steps import Plan
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A source that became (part of) a destination: ops as the map writes them, dtype and shape of the destination."""
+
+    source: str
+    destination: str
+    ops: tuple[Any, ...]
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A tensor that changed its dtype, with the counts of values that the new one could not keep."""
+
+    name: str
+    source: str
+    dtype: str
+    to: str
+    overflow: int = 0
+    underflow: int = 0
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A name with what is wrong with it."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TiedName:
+    """A name that is another tensor; ``alias`` is (name, of) in the output, None where a copy or nothing was written."""
+
+    name: str
+    of: str
+    alias: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The fate of every name on both sides. Names are those of the files; ``problems`` are the lines that the user saw."""
+
+    map: str
+    direction: str
+    loaded: tuple[Loaded, ...] = ()
+    missing: tuple[Fate, ...] = ()
+    unexpected: tuple[Fate, ...] = ()
+    shape_mismatch: tuple[Fate, ...] = ()
+    dropped: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    assumed: tuple[tuple[str, Any], ...] = ()
+    tied: tuple[TiedName, ...] = ()
+    untied: tuple[str, ...] = ()
+    cast: tuple[Cast, ...] = ()
+    filled: tuple[str, ...] = ()
+    stripped: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    bytes_written: int = 0
+    seconds: float = 0.0
+    verified: bool = field(default=False)
+
+    def to_json(self) -> str:
+        """Write the report as JSON."""
+        doc = {**asdict(self), "problems": [str(p) for p in self.problems], "summary": self.summary()}
+        doc["assumed"], doc["stripped"] = [list(x) for x in self.assumed], [list(x) for x in self.stripped]
+        return json.dumps(doc, ensure_ascii=False, indent=1)
+
+    def summary(self) -> str:
+        """One sentence with all the counts; converted counts input tensors."""
+        converted = len({x.source for x in self.loaded})
+        counts = [(converted, "tensors converted"), (len(self.dropped), "dropped"), (len(self.tied), "tied")]
+        counts += [(len(self.kept), "kept")] if self.kept else []
+        counts += [
+            (len(self.missing), "missing"),
+            (len(self.unexpected), "unexpected"),
+            (len(self.shape_mismatch), "mismatched"),
+        ]
+        text = ", ".join(f"{n} {word}" for n, word in counts).replace("1 tensors", "1 tensor")
+        return (
+            f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s"
+            if self.bytes_written or self.seconds
+            else text
+        )
+
+    def raise_for_problems(self) -> None:
+        """Raise a ConvertError that carries this report, if there is any problem."""
+        if self.problems:
+            raise MismatchError(self.problems, self)
+
+    def lines(self) -> list[str]:
+        """The text of the report, folded by layer, less the summary."""
+        out: list[str] = []
+        plain: Sequence[tuple[str, Iterable[str]]] = (
+            ("dropped", self.dropped),
+            ("kept", self.kept),
+            ("absent", self.absent),
+            ("filled", self.filled),
+            ("untied", self.untied),
+        )
+        for word, names in plain:
+            out += [f"{word}: {name}" for name in fold(names)]
+        out += [
+            f"tied: {t.name} = {t.of}" + (f" (alias {t.alias[0]} of {t.alias[1]})" if t.alias else "")
+            for t in self.tied
+        ]
+        out += [f"assumed: {name} = {value}, the map's default" for name, value in self.assumed]
+        out += [f"stripped: prefix '{prefix}' of {n} {'name' if n == 1 else 'names'}" for prefix, n in self.stripped]
+        casts: dict[tuple[str, str], list[str]] = {}
+        for c in self.cast:
+            casts.setdefault((c.dtype, c.to), []).append(c.name)
+            out += [f"cast: {c.name}: {c.underflow} values became zero in {c.to}"] if c.underflow else []
+            out += [f"cast: {c.name}: {c.overflow} values did not fit {c.to}"] if c.overflow else []
+        out += [
+            f"cast: {a} -> {b}: {len(names)} {'tensor' if len(names) == 1 else 'tensors'}"
+            for (a, b), names in casts.items()
+        ]
+        return out + [f"note: {n}" for n in self.notes]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), self.summary()])
+
+
+def size(n: float) -> str:
+    """Write a number of bytes: 548 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" or n >= 10 else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} TB"
+
+
+def make_report(
+    plan: Plan,
+    problems: Iterable[Problem] = (),
+    casts: Mapping[str, Any] | None = None,
+    bytes_written: int = 0,
+    seconds: float = 0.0,
+    verified: bool = False,
+) -> Report:
+    """Put together what a plan decided and what a run found; ``casts`` are the counts of casts by destination."""
+    lowering, loaded, cast = Lowering(plan.header), [], []
+    fates = plan.fates
+    for step in plan.steps:
+        if step.recipe is None or step.kind != "move":
+            continue
+        ops = tuple(op.yaml() for op in step.recipe.chain.ops())
+        spec = {n: o for o, group in zip(step.recipe.outputs, step.targets) for n in group}
+        for source, target in pairs(lowering, step):
+            made = spec[target]
+            loaded.append(Loaded(source, target, ops, made.dtype, made.shape))
+            was = plan.header.tensors[source].dtype
+            if was != made.dtype:
+                counts = (casts or {}).get(target)
+                cast.append(
+                    Cast(
+                        target,
+                        source,
+                        was,
+                        made.dtype,
+                        counts.overflow if counts else 0,
+                        counts.underflow if counts else 0,
+                    )
+                )
+    return Report(
+        map=plan.map_name,
+        direction=" -> ".join(plan.sides),
+        loaded=tuple(sorted(loaded, key=lambda x: natural_key(x.source))),
+        missing=tuple(Fate(n, text) for n, _, text in fates.missing),
+        unexpected=tuple(Fate(n, text) for n, _, text in fates.unexpected),
+        shape_mismatch=tuple(Fate(n, text) for n, _, text in fates.shape_mismatch),
+        dropped=tuple(sorted(fates.dropped, key=natural_key)),
+        kept=tuple(sorted(fates.kept, key=natural_key)),
+        absent=tuple(sorted(fates.absent, key=natural_key)),
+        assumed=fates.assumed,
+        tied=tuple(TiedName(t.name, t.of, t.alias) for t in fates.tied),
+        untied=fates.untied,
+        cast=tuple(cast),
+        filled=tuple(n for s in plan.steps if s.kind == "fill" for n in s.target_names()),
+        stripped=fates.stripped,
+        notes=plan.header.notes,
+        problems=tuple(problems),
+        bytes_written=bytes_written,
+        seconds=seconds,
+        verified=verified,
+    )
+
+
+__all__ = ["ConvertError", "Report", "make_report", "size"]

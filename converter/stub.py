@@ -1,0 +1,251 @@
+"""Small checkpoints from a map alone: every name of a side, with invented sizes and values that differ everywhere."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from converter.claims import Claims, Instance
+from converter.dims import Poly, names, render_shape, substitute
+from converter.errors import MismatchError, Problem
+from converter.facts import Facts, Settings
+from converter.formats import Output, layout, open_checkpoint
+from converter.matching import Matcher, read_inputs
+from converter.plan import make_plan
+from converter.recipes import Recipes
+from converter.rules import Rule, Ruleset
+from converter.run import Job, plan_open, write
+from converter.spec import DTYPES, Header, TensorEntry, TensorSpec
+from converter.steps import Constant, Plan
+
+CHUNK = 1 << 20  # elements that are invented at a time
+LOCAL = 5  # the size of a dim that is local to a rule
+
+
+@dataclass(frozen=True)
+class Stub:
+    """The tensors of a side as a map implies them, and those of them that are constants."""
+
+    specs: tuple[TensorSpec, ...]
+    constants: Mapping[str, Constant]
+
+    @property
+    def header(self) -> Header:
+        """The stub as a header without data."""
+        entries: dict[str, TensorEntry] = {}
+        at = 0
+        for s in self.specs:
+            entries[s.name] = TensorEntry(*s, 0, at, at + s.nbytes)
+            at += s.nbytes
+        return Header(entries)
+
+
+def stub_settings(rules: Ruleset, sizes: Mapping[str, Any]) -> Settings:
+    """The settings of a stub: the map's example sizes, and what is set instead."""
+    known = rules.names | set(rules.params)
+    return Settings(set={**{k: v for k, v in rules.example.items() if k in known}, **sizes})
+
+
+def invent(rules: Ruleset, settings: Settings) -> Stub:
+    """List the tensors of the source side of ``rules``; raises MismatchError naming what has no size or shape.
+
+    Tensors of optional rules are there; tied ones are not, where the side does not store them.
+    """
+    first = _Inventor(rules, settings, Header({}), conditional=False).stub()
+    return _Inventor(rules, settings, first.header, conditional=True).stub()
+
+
+class _Inventor:
+    def __init__(self, rules: Ruleset, settings: Settings, header: Header, conditional: bool) -> None:
+        if not conditional:
+            rules = replace(rules, rules=tuple(r for r in rules.rules if not any(c.name for c in r.conditions)))
+        self.rules, self.settings = rules, settings
+        self.facts = Facts(rules.params, rules.atoms)
+        self.facts.add_settings(settings)
+        self.facts.settle()
+        self.facts.add_defaults(rules.params)
+        self.facts.settle()
+        self.matcher = Matcher(rules, read_inputs(header, ()), self.facts)
+        self.claims = Claims(self.matcher, "error")
+        self.specs: list[TensorSpec] = []
+        self.constants: dict[str, Constant] = {}
+
+    def stub(self) -> Stub:
+        for rule in self.rules.rules:
+            self._check_counts(rule)
+            for values in self.claims._free_values(rule) if rule.source else ():
+                members = self.claims._members(rule, values)
+                if members is not None:
+                    self._add(self.claims._instance(rule, values, members))
+        return Stub(tuple(self.specs), self.constants)
+
+    def _check_counts(self, rule: Rule) -> None:
+        for name in (*rule.free, *rule.bound):
+            index = self.rules.indices[name]
+            for n in sorted(index.size.names if index.size is not None else ()):
+                if n not in self.facts.values and n not in self.rules.indices:
+                    raise self.matcher.unknown(n, "and a stub needs it (give the map an `example`)", rule.origin)
+
+    def _add(self, instance: Instance) -> None:
+        rule = instance.rule
+        if rule.tie is not None and rule.tie.side == rule.side and rule.tie.stores[rule.side] != "copy":
+            return
+        known = {**self.facts.numbers, **{f"_#{n}": len(v) for n, v in instance.members.items()}}
+        for term, group in zip(rule.source, instance.sources):
+            if term.shape is None:
+                text = "has no shape in the map, so no stub can be made of it"
+                raise MismatchError(Problem(text, "stub", group[0], rule.origin))
+            shape = tuple(substitute(substitute(d, known), _locals(d)) for d in term.shape)
+            if any(isinstance(d, Poly) for d in shape):
+                unknown = sorted(n for d in shape for n in names(d))[0]
+                text = f"shape {render_shape(term.shape)}: {unknown} is not known (give the map an `example`, or --set {unknown}=...)"
+                raise MismatchError(Problem(text, "stub", group[0], rule.origin))
+            stated = term.dtype or rule.dtypes[0] or self.rules.dtypes[0]
+            for name in group:
+                self._put(instance, name, stated, tuple(d for d in shape if isinstance(d, int)))
+
+    def _put(self, instance: Instance, name: str, stated: str | None, shape: tuple[int, ...]) -> None:
+        fill = instance.rule.fill
+        dtype = "F32" if stated in (None, "keep") else str(stated)
+        if fill is not None:
+            like = next(
+                (
+                    s.dtype
+                    for s in self.specs
+                    if fill.like is not None and s.name == fill.like.render({**self.facts.numbers, **instance.values})
+                ),
+                None,
+            )
+            dtype = like or fill.dtype or dtype
+            recipes = Recipes(self.rules, self.matcher, self.settings)
+            constant = recipes.constant(instance, instance.rule.source[0], dtype)
+            if constant is None:
+                raise MismatchError(recipes.problems)
+            self.constants[name] = constant
+        self.specs.append(TensorSpec(name, dtype, shape))
+
+
+def _locals(dim: Any) -> dict[str, int]:
+    return {n: LOCAL for n in names(dim) if n.startswith("_")}
+
+
+def write_stub(
+    rules: Ruleset,
+    side: int,
+    output: str,
+    sizes: Mapping[str, Any],
+    force: bool = False,
+    max_shard_size: int | None = None,
+) -> Plan:
+    """Write a stub of a side (0: from, 1: to) of a map given `from` -> `to`; returns the plan that converts it.
+
+    Where the map relies on facts about the data (equal replicas, padding), the values are made to hold them. Raises
+    MismatchError for sizes that are not known and what writing raises.
+    """
+    settings = stub_settings(rules, sizes)
+    with tempfile.TemporaryDirectory(
+        prefix="convert-stub-", dir=Path(output).resolve().parent if Path(output).resolve().parent.is_dir() else None
+    ) as folder:
+        stub = invent(rules, settings)
+        first = Path(folder) / "from.safetensors"
+        plan = make_plan(rules, stub.header, settings)
+        consistent = not any(s.kind == "compare" or _checked(s) for s in plan.steps)
+        if side == 0 and consistent:
+            _write_values(stub, output, force, max_shard_size)
+            return plan
+        _write_values(stub, str(first), False, None)
+        job = Job(output, max_shard_size, force)
+        if side == 1:
+            return _convert(rules, settings, str(first), job, checks=consistent)
+        second = Path(folder) / "to.safetensors"
+        _convert(rules, settings, str(first), Job(second), checks=False)
+        _convert(rules.reverse(), settings, str(second), job, checks=True)
+        return plan
+
+
+def _checked(step: Any) -> bool:
+    from converter.ops.same import Same
+    from converter.ops.trim import Trim
+
+    ops = step.recipe.chain.ops() if step.recipe is not None else ()
+    return any(isinstance(op, Same) or (isinstance(op, Trim) and op.checked) for op in ops)
+
+
+def _convert(rules: Ruleset, settings: Settings, source: str, job: Job, checks: bool) -> Plan:
+    with open_checkpoint(source) as checkpoint:
+        plan = plan_open(checkpoint, rules, settings)
+        write(plan, checkpoint, job, checks=checks)
+        return plan
+
+
+def _write_values(stub: Stub, output: str, force: bool, max_shard_size: int | None) -> None:
+    """Write invented values, chunk by chunk."""
+    from converter.formats.staging import write_all
+
+    made = layout(stub.specs, {"format": "pt"}, max_shard_size)
+    with Output(output, made, force) as out:
+        for spec in stub.specs:
+            file, offset = made.place[spec.name]
+            for data in _values(spec, stub.constants.get(spec.name)):
+                write_all(out.fd(file), data, offset)
+                offset += len(data)
+        out.commit()
+
+
+def _values(spec: TensorSpec, constant: Constant | None) -> Iterable[bytes]:
+    import numpy as np
+
+    from converter.kernels import numpy_dtype
+
+    total, row = prod(spec.shape), DTYPES[spec.dtype]
+    if row.kind == "packed":
+        yield _mixed(spec.name, 0, spec.nbytes).astype(np.uint8).tobytes()
+        return
+    dtype: Any = numpy_dtype(spec.dtype)
+    make: Callable[[int, int], Any] = (
+        _filler(constant) if constant is not None else lambda a, b: _mixed(spec.name, a, b)
+    )
+    for start in range(0, total, CHUNK):
+        x = make(start, min(start + CHUNK, total))
+        if constant is None:
+            x = _suited(x, row.kind, spec.dtype)
+        yield (x.astype(np.uint8) if row.kind == "float8" and constant is None else x.astype(dtype)).tobytes()
+
+
+def _filler(constant: Constant) -> Callable[[int, int], Any]:
+    import numpy as np
+
+    def make(start: int, stop: int) -> Any:
+        at = np.arange(start, stop)
+        if constant.what == "arange":
+            return at % constant.shape[-1]
+        if constant.what == "causal_mask":
+            rows, columns = constant.shape[-2:]
+            return at % columns <= at // columns % rows
+        return np.full(stop - start, constant.value)
+
+    return make
+
+
+def _mixed(name: str, start: int, stop: int) -> Any:
+    """Whole numbers below 65521 that run differently for each name."""
+    import numpy as np
+
+    seed = zlib.crc32(name.encode())
+    return (np.arange(start, stop, dtype=np.uint64) * np.uint64(2 * (seed % 16381) + 3) + np.uint64(seed)) % np.uint64(
+        65521
+    )
+
+
+def _suited(x: Any, kind: str, dtype: str) -> Any:
+    """Bring invented numbers into the range of a dtype."""
+    if kind in ("float", "complex"):
+        return x / 65521.0 - 0.5
+    if kind == "float8":
+        return x % 120
+    return x % 2 if kind == "bool" else x % (127 if DTYPES[dtype].bits == 8 else 32749)

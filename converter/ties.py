@@ -1,0 +1,189 @@
+"""Ties: which of several names holds the tensor, what is compared, what becomes an alias and what is written.
+
+A tie says that two tensors of one side are equal. Where that side is the input, an absent one is read as the other and a present one
+is compared; where it is the output, the tied one is left out as an alias, or stored as a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from converter.claims import Instance, Ledger
+from converter.errors import Problem
+from converter.facts import Facts, Settings
+from converter.flow import Chain
+from converter.matching import Inputs, Matcher
+from converter.rules import Rule, Tie
+
+
+@dataclass
+class TieWork:
+    """What ties decide. Names are those that rules see; ``of`` is the instance that reads or makes the tied-to tensor.
+
+    ``compare``: (tied instance, name, of instance, of name) whose values must be equal. ``alias``: (target name, of target
+    name). ``copies``: (instance, source name, target) to write from the stored tensor. ``replace``: instances of which
+    one source is read from another name. ``notes``: (tied, of, alias or None) for the report.
+    """
+
+    compare: list[tuple[Instance, Instance]] = field(default_factory=list)
+    compare_names: list[tuple[Instance, str, str]] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    moves: list[Instance] = field(default_factory=list)
+    notes: list[tuple[str, str, tuple[str, str] | None]] = field(default_factory=list)
+    untied: list[str] = field(default_factory=list)
+    missing: list[tuple[Instance, str, str]] = field(default_factory=list)
+
+
+class Ties:
+    """Settle the ties of a ledger; plain instances are left to the planner."""
+
+    def __init__(
+        self, matcher: Matcher, ledger: Ledger, settings: Settings, render: Callable[[Tie, Instance], str]
+    ) -> None:
+        self.matcher, self.ledger, self.settings, self.render = matcher, ledger, settings, render
+        self.inputs: Inputs = matcher.inputs
+        self.facts: Facts = matcher.facts
+        self.work = TieWork()
+        config = settings.config or {}
+        self.config_untied = config.get("tie_word_embeddings") is False
+
+    def run(self) -> tuple[TieWork, list[Instance]]:
+        """Give the decisions, and the instances that remain plain moves."""
+        plain: list[Instance] = []
+        groups: dict[tuple[bool, str], list[Instance]] = {}
+        for instance in self.ledger.instances:
+            tie = instance.rule.tie
+            if tie is None or self._own(instance, tie):
+                plain.append(instance)
+            else:
+                on_input = tie.side == instance.rule.side
+                groups.setdefault((on_input, self.render(tie, instance)), []).append(instance)
+        by_source = {n: i for i in plain for names in i.sources for n in names}
+        by_target = {n: i for i in plain for names in i.targets for n in names}
+        for (on_input, name), tied in groups.items():
+            if on_input:
+                self._on_input(name, by_source.get(name), tied)
+            else:
+                plain = self._on_output(name, by_target.get(name), tied, plain)
+        return self.work, plain
+
+    def _own(self, instance: Instance, tie: Tie) -> bool:
+        """Whether a tied tensor is one of its own here: it is present (or must be) and nothing ties it."""
+        if not instance.sources or not instance.targets:
+            return False
+        if self.config_untied or ((tie.untied or self.settings.untie) and self._stored(instance)):
+            self.work.untied.append(instance.sources[0][0])
+            return True
+        return False
+
+    def _stored(self, instance: Instance) -> bool:
+        """Whether the input stores the tensor itself: an alias in its metadata does not count."""
+        return bool(instance.sources) and all(n in self.inputs.entries for group in instance.sources for n in group)
+
+    # The tied side is the input.
+
+    def _on_input(self, name: str, of: Instance | None, tied: list[Instance]) -> None:
+        stored = name if name in self.inputs else None
+        for instance in tied:
+            own = instance.sources[0][0]
+            if not self._stored(instance):
+                instance.missing.clear()
+            elif stored is None:
+                stored = own
+                if of is not None:
+                    of.sources = [[own if n == name else n for n in names] for names in of.sources]
+                    of.missing = [n for n in of.missing if n != name]
+                    self.ledger.claimed[own] = of
+            elif self.inputs.entry(own) is not self.inputs.entry(stored):
+                self.work.compare_names.append((instance, own, stored))
+        if stored is None:
+            names = [i.sources[0][0] for i in tied]
+            self.work.missing.append((tied[0], name, ", ".join(names)))
+            if of is not None:
+                of.missing = [n for n in of.missing if n != name]
+                of.missing.append(name)
+            return
+        if (
+            of is None
+            and name in self.inputs.entries
+            and name not in self.ledger.renamed
+            and name not in self.ledger.kept
+        ):
+            text = f"is tied to '{name}', which no rule maps"
+            self.ledger.problems.append(Problem(text, "claim", tied[0].sources[0][0], tied[0].rule.origin))
+        for instance in tied:
+            self._write_tied(instance, name, stored, of)
+
+    def _write_tied(self, instance: Instance, name: str, stored: str, of: Instance | None) -> None:
+        own = instance.sources[0][0]
+        if not instance.targets:
+            self.work.notes.append((own, name, None))
+            return
+        target, image = instance.targets[0][0], self._image(name, of)
+        alike = not instance.rule.chain.ops() or (of is not None and same_ops(instance.rule.chain, of.rule.chain))
+        keep_copy = self._copy(instance.rule, 1 - instance.rule.side)
+        if image is not None and alike and not keep_copy:
+            self.work.aliases[target] = image
+            self.work.notes.append((own, name, (target, image)))
+            return
+        move = Instance(instance.rule, instance.values, instance.members, [[stored]], instance.targets)
+        self.work.moves.append(move)
+        self.work.notes.append((own, name, None))
+
+    def _image(self, name: str, of: Instance | None) -> str | None:
+        """The one output tensor that a source becomes whole, None where it becomes part of something."""
+        if of is None:
+            renamed = self.ledger.renamed.get(name)
+            return renamed[1] if renamed is not None else name if name in self.ledger.kept else None
+        whole = len(of.sources) == 1 and len(of.sources[0]) == 1 and len(of.targets) == 1 and len(of.targets[0]) == 1
+        return of.targets[0][0] if whole else None
+
+    def _copy(self, rule: Rule, side: int) -> bool:
+        """Whether a tied tensor is stored again on a side of the document."""
+        assert rule.tie is not None
+        stated = rule.tie.stores[side]
+        return (stated or self.settings.tied or "omit") == "copy"
+
+    # The tied side is the output.
+
+    def _on_output(self, name: str, of: Instance | None, tied: list[Instance], plain: list[Instance]) -> list[Instance]:
+        present = [i for i in tied if self._stored(i)]
+        for instance in tied:
+            if not self._stored(instance):
+                instance.missing.clear()
+        if of is not None and of.missing and present:
+            plain = [i for i in plain if i is not of]
+            first = present.pop(0)
+            made = Instance(first.rule, first.values, first.members, first.sources, [[name]])
+            plain.append(made)
+            self.work.notes.append((first.targets[0][0], name, None))
+            for absent in of.sources[0] if len(of.sources) == 1 else ():
+                self.work.notes.append((absent, first.sources[0][0], None))
+            of = made
+        elif of is not None and of.missing:
+            names = ", ".join(i.sources[0][0] for i in tied if i.sources)
+            for gone in of.missing if names else ():
+                self.work.missing.append((of, gone, names))
+        elif of is None:
+            text = f"is tied to '{name}', which no rule makes"
+            self.ledger.problems.append(Problem(text, "claim", tied[0].targets[0][0], tied[0].rule.origin))
+            return plain
+        for instance in present:
+            self.work.compare.append((instance, of))
+        for instance in tied:
+            target = instance.targets[0][0]
+            if self._copy(instance.rule, 1 - instance.rule.side):
+                self.work.moves.append(
+                    Instance(of.rule, of.values, of.members, of.sources, [[target]], list(of.missing))
+                )
+                self.work.notes.append((target, name, None))
+            else:
+                self.work.aliases[target] = name
+                self.work.notes.append((target, name, (target, name)))
+        return plain
+
+
+def same_ops(a: Chain, b: Chain) -> bool:
+    """Whether two chains do the same, wherever the ops stand."""
+    return a.ops() == b.ops()

@@ -1,0 +1,127 @@
+"""Bytes between files: positioned reads and writes that finish or say why not, and copies inside the kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from converter.errors import FormatError, Problem
+
+STEP = 16 << 20  # bytes a system call moves at most, so that an interrupt is seen soon
+BOUNCE = 1 << 20  # bytes that pass through memory at a time where the kernel cannot copy
+
+_seek = threading.Lock()
+
+
+def by_copy_file_range(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int) -> int:
+    """Copy inside the kernel, within or across file systems as far as it can; returns the bytes copied."""
+    return os.copy_file_range(src, dst, nbytes, src_offset, dst_offset)
+
+
+def by_sendfile(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int) -> int:
+    """Copy inside the kernel through a pipe; it writes at the file position, so one thread at a time."""
+    with _seek:
+        os.lseek(dst, dst_offset, os.SEEK_SET)
+        return os.sendfile(dst, src, src_offset, nbytes)
+
+
+def by_memory(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int) -> int:
+    """Copy through a small buffer."""
+    data = os.pread(src, min(nbytes, BOUNCE), src_offset)
+    done = 0
+    while done < len(data):
+        done += os.pwrite(dst, memoryview(data)[done:], dst_offset + done)
+    return done
+
+
+CopyFunction = Callable[[int, int, int, int, int], int]
+COPIES: tuple[CopyFunction, ...] = tuple(
+    f
+    for f, needs in ((by_copy_file_range, "copy_file_range"), (by_sendfile, "sendfile"), (by_memory, "pread"))
+    if hasattr(os, needs)
+)
+
+
+class Worker:
+    """What one thread works with: the files, and what it has found out so far.
+
+    ``counts``: by tensor, what its cast could not keep (a :class:`converter.casts.Counts`); ``differences``: (number of
+    the comparison, count, index of the first element, its two values as text) of chunks that differ.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.counts: dict[str, tuple[int, int, int]] = {}
+        self.differences: list[tuple[int, int, int, tuple[str, str]]] = []
+
+
+class Files:
+    """The open files of one run, by number, and what is known about copying between them.
+
+    ``read_fd`` and ``write_fd`` give the descriptor of an input or output file; ``name`` gives the name of an input
+    file for messages. Safe to use from several threads.
+    """
+
+    def __init__(
+        self, read_fd: Callable[[int], int], write_fd: Callable[[int], int], name: Callable[[int], str]
+    ) -> None:
+        self.read_fd, self.write_fd, self.name = read_fd, write_fd, name
+        self._methods: dict[tuple[int, int], int] = {}
+
+    def read(self, file: int, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer from an input file; raises FormatError if it ends before."""
+        fd, done, size = self.read_fd(file), 0, len(buffer)
+        while done < size:
+            try:
+                many = os.preadv(fd, [buffer[done:] if done else buffer], offset + done)
+            except OSError as error:
+                raise self._failed("read", self.name(file), error) from error
+            if not many:
+                raise self._ended(file, offset + done, size - done)
+            done += many
+
+    def write(self, file: int, buffer: memoryview, offset: int) -> None:
+        """Write a buffer to an output file; raises FormatError if that fails (no space, ...)."""
+        fd = self.write_fd(file)
+        try:
+            done = os.pwrite(fd, buffer, offset)
+            while done < len(buffer):
+                done += os.pwrite(fd, buffer[done:], offset + done)
+        except OSError as error:
+            raise self._failed("write", "the output", error) from error
+
+    def copy(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
+        """Copy bytes from an input to an output file by the first way that works for the two.
+
+        A way that fails is not tried again for the same two files, whatever its error: the last one, through memory,
+        tells real errors from those of a file system that lacks the call. Raises FormatError.
+        """
+        src, dst = self.read_fd(src_file), self.write_fd(dst_file)
+        done = 0
+        while done < nbytes:
+            method = self._methods.get((src, dst), 0)
+            try:
+                many = COPIES[method](src, src_offset + done, dst, dst_offset + done, min(STEP, nbytes - done))
+            except OSError as error:
+                if method + 1 == len(COPIES):
+                    raise self._failed("copy", self.name(src_file), error) from error
+                self._methods[src, dst] = max(method + 1, self._methods.get((src, dst), 0))
+                continue
+            if not many:
+                if method + 1 == len(COPIES):
+                    raise self._ended(src_file, src_offset + done, nbytes - done)
+                many = COPIES[-1](src, src_offset + done, dst, dst_offset + done, min(STEP, nbytes - done))
+                if not many:
+                    raise self._ended(src_file, src_offset + done, nbytes - done)
+            done += many
+
+    def _ended(self, file: int, offset: int, missing: int) -> FormatError:
+        return FormatError(
+            Problem(
+                f"the file ends at byte {offset}, with {missing} more to read: it has shrunk", "read", self.name(file)
+            )
+        )
+
+    def _failed(self, what: str, subject: str, error: OSError) -> FormatError:
+        return FormatError(Problem(f"cannot {what}: {error.strerror or error}", what, subject))

@@ -1,0 +1,152 @@
+"""Every check that headers allow, as a tuple of functions from a plan to problems. All of them run, always."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from converter.errors import Problem
+from converter.folding import closest, natural_key
+from converter.steps import Plan
+
+Check = Callable[[Plan], Iterable[Problem]]
+_HOLE = re.compile(r"\{[^{}]*\}")
+_DIGITS = re.compile(r"\d+")
+LOOK = 400  # names that hints look at
+
+
+def verify(plan: Plan) -> tuple[Problem, ...]:
+    """Give every problem of a plan, in natural order of the names; hints come last. Empty when the plan may be written."""
+    found = [p for check in CHECKS for p in check(plan)]
+    found = list(dict.fromkeys(found))
+    found.sort(key=lambda p: (natural_key(p.subject or ""), str(p.origin or "")))
+    return (*found, *(hint for check in HINTS for hint in check(plan))) if found else ()
+
+
+def planning(plan: Plan) -> Iterable[Problem]:
+    """What planning met: sizes that are unknown, claims that clash, ops that do not fit, dtypes that do not join."""
+    return plan.problems
+
+
+def missing(plan: Plan) -> Iterable[Problem]:
+    """Names that rules read and the input does not have."""
+    return [Problem(text, "missing", name, origin) for name, origin, text in plan.fates.missing]
+
+
+def unexpected(plan: Plan) -> Iterable[Problem]:
+    """Names of the input that nothing reads, each with the spelling that a rule would read, if one is close."""
+    candidates = {_normal(t): t for t in plan.expected[0]}
+    near: dict[str, str | None] = {}
+    files = plan.header.files
+    place = None if not files else files[0].path if len(files) == 1 else f"{Path(files[0].path).parent}"
+    out = []
+    for name, origin, text in plan.fates.unexpected:
+        key = _normal(name)
+        if key not in near:
+            near[key] = (
+                closest(key, candidates) if len(near) < 50 and origin is None and key not in candidates else None
+            )
+        hint = near[key]
+        out.append(
+            Problem(
+                text + (f" (did you mean {candidates[hint]}?)" if hint else ""),
+                "unexpected",
+                name,
+                origin,
+                None if origin else place,
+            )
+        )
+    return out
+
+
+def shapes(plan: Plan) -> Iterable[Problem]:
+    """Tensors whose shape is not what the rules and the rest of the file say."""
+    return [Problem(text, "shape", name, origin) for name, origin, text in plan.fates.shape_mismatch]
+
+
+def nothing(plan: Plan) -> Iterable[Problem]:
+    """An input or a map with nothing in it."""
+    if (
+        not plan.outputs
+        and not plan.problems
+        and plan.header.tensors
+        and not plan.fates.unexpected
+        and not plan.fates.missing
+    ):
+        if not plan.fates.shape_mismatch:
+            yield Problem("every tensor is dropped, nothing would be written", "empty")
+
+
+CHECKS: tuple[Check, ...] = (planning, missing, unexpected, shapes, nothing)
+
+
+def reversed_hint(plan: Plan) -> Iterable[Problem]:
+    """Say when the input looks like the other side."""
+    names = list(plan.header.tensors)[:LOOK]
+    here, there = (sum(map(bool, map(_matcher(side), names))) for side in plan.expected)
+    if there > here:
+        what = "without --reverse" if plan.reverse else "with --reverse"
+        text = f"{there} of {len(names)} names have the form of the '{plan.sides[1]}' side, {here} that of the '{plan.sides[0]}' side: convert {what}?"
+        yield Problem(text, "hint")
+
+
+def prefix_hint(plan: Plan) -> Iterable[Problem]:
+    """Say when names differ from what rules read by one prefix."""
+    matches = _matcher(plan.expected[0])
+    names = [n for n, origin, _ in plan.fates.unexpected if origin is None][:LOOK]
+    tally: dict[str, int] = {}
+    for name in names:
+        parts = name.split(".")
+        for k in range(1, len(parts)):
+            if matches(".".join(parts[k:])):
+                prefix = ".".join(parts[:k]) + "."
+                tally[prefix] = tally.get(prefix, 0) + 1
+                break
+    if tally:
+        prefix, count = max(tally.items(), key=lambda x: x[1])
+        side = "to" if plan.reverse else "from"
+        if 2 * count > len(names):
+            yield Problem(
+                f"{count} of the unexpected names fit without the prefix '{prefix}': add `strip: {{{side}: ['{prefix}']}}` to the map",
+                "hint",
+            )
+
+
+def config_hint(plan: Plan) -> Iterable[Problem]:
+    """Say when every tensor is empty, as in the placeholders of ZeRO stage 3."""
+    shapes_ = [e.shape for e in plan.header.tensors.values()]
+    if shapes_ and all(0 in s for s in shapes_) and plan.fates.shape_mismatch:
+        yield Problem(
+            "every tensor is empty: this looks like a ZeRO-3 placeholder checkpoint, run its consolidation step first",
+            "hint",
+        )
+
+
+HINTS: tuple[Check, ...] = (reversed_hint, prefix_hint, config_hint)
+
+
+def _normal(text: str) -> str:
+    return _DIGITS.sub("#", _HOLE.sub("#", text))
+
+
+def _matcher(templates: Iterable[str]) -> Callable[[str], bool]:
+    pattern = re.compile("|".join("[^.]+".join(re.escape(p) for p in _HOLE.split(t)) for t in templates) or r"(?!)")
+    return lambda name: pattern.fullmatch(name) is not None
+
+
+def folded(problems: Iterable[Problem], limit: int | None = None) -> list[str]:
+    """Write problems as lines: names that differ only in numbers are folded, and what passes ``limit`` lines is counted."""
+    from converter.folding import fold
+
+    groups: dict[Problem, list[str]] = {}
+    for p in problems:
+        groups.setdefault(replace(p, subject=None), []).append(p.subject or "")
+    lines: list[str] = []
+    for p, names in groups.items():
+        lines += [str(replace(p, subject=shown or None)) for shown in (fold(names) if any(names) else [""])]
+    if limit is not None and len(lines) > limit:
+        more = len(lines) - limit
+        lines = [*lines[:limit], f"... and {more} more (--report FILE.json has them all)"]
+    return lines

@@ -1,0 +1,163 @@
+"""YAML text as a tree in which every key and value knows its line, with everything refused that could mislead or harm.
+
+Safe constructs only: tags, duplicate keys, alias bombs and deep nesting are refused; so are scalars that YAML 1.1 reads as
+something other than they look (`no`, `010`, `1:30`), with the quoted form that was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from converter.errors import MapError, Origin, Problem
+from converter.folding import clip
+
+MAX_NODES = 100_000
+MAX_DEPTH = 40
+MAX_TEXT = 4_000_000
+_BARE_HOLE = re.compile(r"(?<!['\"\w{])\{+ *[A-Za-z_][\w+*-]*(:0\d|:_)? *\}+")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value of the document: a scalar, a list of nodes, or a dict of nodes with the origins of its keys."""
+
+    value: Any
+    origin: Origin
+    keys: dict[str, Origin] = field(default_factory=dict, compare=False)
+
+    def plain(self) -> Any:
+        """Give the value as plain data."""
+        if isinstance(self.value, dict):
+            return {k: v.plain() for k, v in self.value.items()}
+        return [v.plain() for v in self.value] if isinstance(self.value, list) else self.value
+
+    def get(self, key: str) -> Node | None:
+        """Give the node under a key of a mapping, None where there is none."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def walk(self) -> Iterator[Node]:
+        """Visit this node and all below it."""
+        yield self
+        children = (
+            self.value.values() if isinstance(self.value, dict) else self.value if isinstance(self.value, list) else ()
+        )
+        for child in children:
+            yield from child.walk()
+
+    def error(self, message: str, key: str | None = None) -> MapError:
+        """Make the error that something is wrong here (or at a key of this mapping)."""
+        return MapError(
+            Problem(message, "map", None, self.keys.get(key, self.origin) if key is not None else self.origin)
+        )
+
+
+def load_yaml(text: str, file: str) -> Node:
+    """Read one document; ``file`` is the name for messages. Raises MapError with the line of what is wrong."""
+    if len(text) > MAX_TEXT:
+        raise MapError(
+            Problem(f"the map has {len(text)} characters, at most {MAX_TEXT} are read", "map", None, Origin(file, 1))
+        )
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        root = loader.get_single_node()
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        origin = Origin(file, mark.line + 1 if mark else 1, mark.column + 1 if mark else 1)
+        raise MapError(
+            Problem(f"not valid YAML: {e.problem or e.context}{_hint(text, origin.line)}", "map", None, origin)
+        ) from None
+    except yaml.YAMLError as e:
+        raise MapError(Problem(f"not valid YAML: {clip(str(e))}", "map", None, Origin(file, 1))) from None
+    except RecursionError:
+        raise MapError(Problem("the YAML is nested too deeply", "map", None, Origin(file, 1))) from None
+    finally:
+        loader.dispose()
+    if root is None:
+        raise MapError(Problem("the map is empty", "map", None, Origin(file, 1)))
+    return _Builder(file, text, loader).build(root, 0)
+
+
+def _hint(text: str, line: int) -> str:
+    """Guess the usual reasons of a syntax error: a hole without quotes, a backslash in double quotes."""
+    lines = text.split("\n")
+    near = "\n".join(lines[max(0, line - 2) : line])
+    if _BARE_HOLE.search(near):
+        return " (names with braces need quotes in YAML's flow style: 'h.{layer}.w')"
+    if re.search(r'"[^"\n]*\\[^"\\/abefnrtvxuULNP_0 \n]', near):
+        return " (a backslash in double quotes is an escape: use single quotes, 'a\\.b')"
+    return ""
+
+
+class _Builder:
+    def __init__(self, file: str, text: str, loader: Any) -> None:
+        self.file, self.text, self.loader, self.count = file, text, loader, 0
+
+    def build(self, node: Any, depth: int) -> Node:
+        origin = Origin(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise self._error(origin, f"the map expands to more than {MAX_NODES} values (aliases that multiply?)")
+        if depth > MAX_DEPTH:
+            raise self._error(origin, f"the YAML is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(node, yaml.MappingNode):
+            self._check_tag(node, "map", origin)
+            return self._mapping(node, origin, depth)
+        if isinstance(node, yaml.SequenceNode):
+            self._check_tag(node, "seq", origin)
+            return Node([self.build(x, depth + 1) for x in node.value], origin)
+        return Node(self._scalar(node, origin), origin)
+
+    def _check_tag(self, node: Any, kind: str, origin: Origin) -> None:
+        if node.tag != f"tag:yaml.org,2002:{kind}":
+            raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
+
+    def _mapping(self, node: Any, origin: Origin, depth: int) -> Node:
+        value: dict[str, Node] = {}
+        keys: dict[str, Origin] = {}
+        for key_node, value_node in node.value:
+            at = Origin(self.file, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._error(
+                    at, "a key is a name" + (" (names with braces need quotes in YAML's flow style: 'h.{layer}.w')")
+                )
+            key = self._scalar(key_node, at)
+            if key in value:
+                raise self._error(at, f"duplicate key '{key}' (first at line {keys[key].line})")
+            value[key], keys[key] = self.build(value_node, depth + 1), at
+        return Node(value, origin, keys)
+
+    def _scalar(self, node: Any, origin: Origin) -> Any:
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        text = node.value
+        if kind == "str":
+            return text
+        written = self.text[node.start_mark.index : node.end_mark.index]
+        if node.style or written.startswith("!"):
+            raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
+        if kind == "null":
+            if text in ("", "null"):
+                return None
+        elif kind == "bool":
+            if text in ("true", "false"):
+                return text == "true"
+        elif kind == "int":
+            if re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,18})", text):
+                return int(text)
+        elif kind == "float":
+            if re.fullmatch(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text):
+                return float(text)
+            if text in (".inf", "-.inf", "+.inf", ".nan"):
+                return float(text.replace(".", ""))
+        elif kind not in ("timestamp", "merge", "value"):
+            raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
+        raise self._error(
+            origin, f"YAML reads {clip(text)} as a {kind}, not as the text it looks like: quote it, '{clip(text)}'"
+        )
+
+    def _error(self, origin: Origin, message: str) -> MapError:
+        return MapError(Problem(message, "map", None, origin))

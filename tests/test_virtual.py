@@ -1,0 +1,216 @@
+"""Virtual agrees with numpy for every sequence of operations, covers exactly once, and stays small."""
+
+import time
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from converter.arrays import Arith
+from converter.layout import covers
+from converter.virtual import CONSTANT, Block, Virtual, check_exact, clip
+
+
+def enumerate_blocks(virtual, sources):
+    """Evaluate without any of the code under test but the meaning of a block."""
+    out = np.full(prod(virtual.shape), -12345.0)
+    seen = np.zeros(prod(virtual.shape), int)
+    for b in virtual.blocks:
+        dst, src = np.array([b.dst]), np.array([b.src])
+        for n, ds, ss in b.dims:
+            dst = (dst[:, None] + np.arange(n) * ds).reshape(-1)
+            src = (src[:, None] + np.arange(n) * ss).reshape(-1)
+        values = np.full(len(dst), b.value) if b.slot == CONSTANT else sources[b.slot].reshape(-1)[src]
+        for step in b.chain:
+            values = values + step.value if step.kind == "add" else values * step.value
+        out[dst] = values
+        seen[dst] += 1
+        assert b.size == len(dst)
+        assert list(b.dims) == sorted(b.dims, key=lambda d: -d[1])
+        assert all(n > 1 for n, _, _ in b.dims)
+    assert (seen == 1).all()
+    return out.reshape(virtual.shape)
+
+
+class Numpy:
+    """The interface in the plainest numpy."""
+
+    def __init__(self, a):
+        self.a, self.shape = a, a.shape
+
+    def reshape(self, shape):
+        return Numpy(self.a.reshape(shape))
+
+    def transpose(self, axes):
+        return Numpy(self.a.transpose(axes))
+
+    def slice(self, axis, start, stop):
+        return Numpy(np.take(self.a, np.arange(start, stop), axis))
+
+    def pad(self, axis, size, value):
+        more = [(0, size - n if k == axis else 0) for k, n in enumerate(self.shape)]
+        return Numpy(np.pad(self.a, more, constant_values=value))
+
+    def concat(self, others, axis):
+        return Numpy(np.concatenate([self.a, *(o.a for o in others)], axis))
+
+    def arith(self, step):
+        return Numpy(self.a + step.value if step.kind == "add" else self.a * step.value)
+
+
+@st.composite
+def factorisations(draw, total):
+    """A shape of up to five axes with that many elements."""
+    if total == 0:
+        return tuple(draw(st.permutations([0, draw(st.integers(1, 3))])))
+    shape, rest = [], total
+    while rest > 1 and len(shape) < 4:
+        n = draw(st.sampled_from([d for d in range(1, rest + 1) if rest % d == 0]))
+        shape.append(n)
+        rest //= n
+    return tuple(draw(st.permutations([*shape, rest])))
+
+
+def apply_random(draw, pair, pool):
+    """Apply one random operation to both of a (numpy, virtual) pair."""
+    real, virtual = pair
+    shape = virtual.shape
+    kind = draw(st.sampled_from(["reshape", "transpose", "transpose", "slice", "split", "pad", "concat", "arith"]))
+    if kind == "reshape":
+        new = draw(factorisations(prod(shape)))
+        return real.reshape(new), virtual.reshape(new)
+    if kind == "arith":
+        step = Arith(draw(st.sampled_from(["add", "multiply"])), draw(st.sampled_from([2.0, 3.0])))
+        return real.arith(step), virtual.arith(step)
+    if not shape:
+        return real, virtual
+    axis = draw(st.integers(0, len(shape) - 1))
+    if kind == "transpose":
+        axes = draw(st.permutations(range(len(shape))))
+        return real.transpose(axes), virtual.transpose(axes)
+    if kind == "pad":
+        args = axis, shape[axis] + draw(st.integers(0, 3)), 7.5
+        return real.pad(*args), virtual.pad(*args)
+    if kind == "slice":
+        start = draw(st.integers(0, shape[axis]))
+        args = axis, start, draw(st.integers(start, shape[axis]))
+        return real.slice(*args), virtual.slice(*args)
+    if kind == "split":  # and joined again, in another order
+        cuts = sorted(draw(st.lists(st.integers(0, shape[axis]), min_size=1, max_size=3)))
+        bounds = list(zip([0, *cuts], [*cuts, shape[axis]]))
+        order = draw(st.permutations(bounds))
+        parts = [(real.slice(axis, *b), virtual.slice(axis, *b)) for b in order]
+        return tuple(first.concat(others, axis) for first, *others in zip(*parts))
+    others = [p for p in pool if len(p[1].shape) == len(shape)] or [pair]
+    other = draw(st.sampled_from(others))
+    if other[1].shape[:axis] + other[1].shape[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
+        other = pair
+    return real.concat([other[0]], axis), virtual.concat([other[1]], axis)
+
+
+@st.composite
+def programs(draw):
+    """A (numpy, virtual) pair made by random operations, and its sources."""
+    shapes = draw(st.lists(st.lists(st.integers(0, 6), max_size=4).map(tuple), min_size=1, max_size=3))
+    shapes = [s if prod(s) <= 400 else (6, 4) for s in shapes]
+    sources = [np.arange(prod(s), dtype=float).reshape(s) + 1000 * k for k, s in enumerate(shapes)]
+    pool = [(Numpy(a), Virtual.source(k, a.shape)) for k, a in enumerate(sources)]
+    for _ in range(draw(st.integers(1, 7))):
+        pair = draw(st.sampled_from(pool))
+        new = apply_random(draw, pair, pool)
+        if prod(new[1].shape) <= 2000:
+            pool.append(new)
+    return pool[-1], sources
+
+
+@settings(max_examples=400, deadline=None)
+@given(programs())
+def test_agrees_with_numpy(program):
+    (real, virtual), sources = program
+    assert real.shape == virtual.shape
+    assert np.array_equal(enumerate_blocks(virtual, sources), real.a)
+    check_exact(virtual)
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs(), st.data())
+def test_clip_is_a_range_of_the_row_major_order(program, data):
+    (real, virtual), sources = program
+    total = prod(virtual.shape)
+    start = data.draw(st.integers(0, total))
+    stop = data.draw(st.integers(start, total))
+    blocks = tuple(p for b in virtual.blocks for p in clip(b, start, stop, total))
+    assert np.array_equal(enumerate_blocks(Virtual((stop - start,), blocks), sources), real.a.reshape(-1)[start:stop])
+
+
+def whole(virtual):
+    return len(virtual.blocks) == 1 and virtual.blocks[0].dims == ((prod(virtual.shape), 1, 1),)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("cuts", [[5], [1, 2, 3], list(range(1, 12)), [3, 4, 11]])
+def test_joining_what_was_split_restores_one_run(axis, cuts):
+    t = Virtual.source(0, (12, 12, 12))
+    first, *others = [t.slice(axis, a, b) for a, b in zip([0, *cuts], [*cuts, 12])]
+    assert whole(first.concat(others, axis))
+
+
+def test_inverse_permutations_restore_one_run():
+    t = Virtual.source(0, (2, 3, 5, 7))
+    assert whole(t.transpose((2, 0, 3, 1)).transpose((1, 3, 0, 2)))
+    pairs = Virtual.source(0, (2 * 4 * 6, 5)).reshape((2, 4, 3, 2, 5)).transpose((0, 1, 3, 2, 4)).reshape((48, 5))
+    assert len(pairs.blocks) == 1
+    assert whole(pairs.reshape((2, 4, 2, 3, 5)).transpose((0, 1, 3, 2, 4)))
+
+
+def test_order_of_gates_is_a_few_runs():
+    t = Virtual.source(0, (4 * 96, 32)).reshape((4, 96, 32))
+    parts = [t.slice(0, k, k + 1) for k in (0, 2, 3, 1)]
+    joined = parts[0].concat(parts[1:], 0)
+    assert [(b.dst // 3072, b.src // 3072) for b in joined.blocks] == [(0, 0), (1, 2), (3, 1)]
+
+
+def test_scalars_and_zero_sizes():
+    scalar = Virtual.source(3, ())
+    assert scalar.blocks == (Block(3, 0.0, 0, 0, ()),)
+    assert scalar.reshape((1, 1)).transpose((1, 0)).reshape(()).blocks == scalar.blocks
+    assert Virtual.source(0, (3, 0)).blocks == ()
+    assert Virtual.source(0, (3, 0)).transpose((1, 0)).shape == (0, 3)
+    assert Virtual.source(0, (3, 0)).concat([Virtual.source(1, (3, 2))], 1).blocks == Virtual.source(1, (3, 2)).blocks
+
+
+def test_constants_of_unlike_sign_stay_apart():
+    joined = Virtual.constant(0.0, (2,)).concat([Virtual.constant(-0.0, (2,)), Virtual.constant(-0.0, (3,))], 0)
+    assert [(b.value, b.size) for b in joined.blocks] == [(0.0, 2), (-0.0, 5)]
+    nans = Virtual.constant(float("nan"), (2,)).concat([Virtual.constant(float("nan"), (2,))], 0)
+    assert len(nans.blocks) == 1
+
+
+def test_twenty_thousand_terms_take_no_second():
+    terms = [Virtual.source(k, (1, 7, 3)) for k in range(20_000)]
+    start = time.perf_counter()
+    stacked = terms[0].concat(terms[1:], 0)
+    check_exact(stacked)
+    beside = terms[0].concat(terms[1:], 2)
+    elapsed = time.perf_counter() - start
+    assert len(stacked.blocks) == len(beside.blocks) == 20_000
+    assert elapsed < 3, "stack of 20,000 terms should take a fraction of a second"
+
+
+def test_accounting_finds_gaps_overlaps_and_strays():
+    assert covers([(0, [(4, 2)]), (1, [(4, 2)])], 8)
+    assert not covers([(0, [(4, 2)]), (0, [(4, 2)])], 8)
+    assert not covers([(0, [(4, 2)]), (1, [(3, 2)])], 8)
+    assert not covers([(0, [(4, 1)]), (5, [(4, 1)])], 8)
+    assert covers([], 0)
+    assert not covers([], 1)
+    assert covers([(0, [])], 1)
+    with pytest.raises(AssertionError, match="exactly once"):
+        check_exact(Virtual((3,), (Block(0, 0.0, 0, 0, ((2, 1, 1),)),)))
+
+
+def test_reshape_keeps_the_number_of_elements():
+    with pytest.raises(ValueError, match=r"cannot reshape \[2, 3\] into \[7\]"):
+        Virtual.source(0, (2, 3)).reshape((7,))
