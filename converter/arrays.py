@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 @dataclass(frozen=True)
 class Arith:
-    """One elementwise step: ``kind`` is ``add``, ``multiply`` (both with ``value``), ``exp`` or ``log``.
+    """One elementwise step: ``kind`` is ``add``, ``multiply``, ``divide`` (by ``value``), ``exp`` or ``log``.
 
     It is computed in float32, or in float64 where a 64-bit float or an integer takes part; the result is not rounded
     back: that happens once, by whoever casts at the end.

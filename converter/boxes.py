@@ -15,6 +15,7 @@ from typing import NamedTuple
 from converter.layout import Dims
 
 CALL_BYTES = 8192  # bytes that memory moves in the time of one system call and its Python
+WRITE_CALLS = 2  # reads that a small write costs: the system also looks for its page
 GAP_BYTES = 4096  # bytes between two runs that are rather read along than skipped
 BOX_BYTES = 512 << 10  # bytes that memory moves in the time that a box costs in Python
 CACHE_BYTES = 2 << 20  # boxes beyond this leave the cache between reading, computing and writing
@@ -97,7 +98,7 @@ def choose_box(dims: Dims, read: int, write: int, extra: int, limit: int) -> tup
     if total <= most and total * (read + write + extra) <= BOX_BYTES:
         return tuple(n for n, _, _ in dims)
     if len(dims) == 1 and dims[0][1] == 1 and dims[0][2] <= 1:
-        return (min(most, CACHE_BYTES // 2 // write),)
+        return (min(most, max(1, CACHE_BYTES // 2 // write)),)
     best, best_cost = tuple(1 for _ in dims), float("inf")
     by_dst = list(range(len(dims) - 1, -1, -1))
     by_src = sorted(by_dst, key=lambda k: (dims[k][2], dims[k][1])) if read else by_dst
@@ -118,7 +119,7 @@ def choose_box(dims: Dims, read: int, write: int, extra: int, limit: int) -> tup
 def _cost(dims: Dims, extents: tuple[int, ...], read: int, write: int, extra: int, limit: int) -> float:
     """Estimate the time of a box, in bytes that memory could move in it."""
     volume = prod(extents)
-    calls, moved = count_writes(extents, dims), volume * (write + extra)
+    calls, moved = WRITE_CALLS * count_writes(extents, dims), volume * (write + extra)
     if read:
         room = limit - volume * (write + extra)
         reads = plan_reads(tuple((n, d[2]) for n, d in zip(extents, dims)), read, room)

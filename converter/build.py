@@ -17,6 +17,7 @@ from converter.expressions import Expr, ExpressionError, parse
 from converter.flow import Chain, infer, joint
 from converter.folding import closest
 from converter.names import (
+    Hole,
     Index,
     Regex,
     Template,
@@ -63,7 +64,8 @@ class _Builder:
         self.indices = {
             name: self._guard(lambda n=name, v=node: _index(n, v), node.origin) for name, node in doc.indices.items()
         }  # type: ignore[misc]
-        self.indices = {k: v for k, v in self.indices.items() if v is not None}
+        if self.problems:
+            raise MapError(self.problems)
         self.sizes = self._sizes()
         empty = Spelling(parse_template(""))
         for rule in doc.rules:
@@ -186,14 +188,43 @@ class _Builder:
             out.append(Spelling(template, prefix.choices + (((number, k),) if number is not None else ())))
         for s in out:
             self._check_names(s.template, name.origin)
+            for hole in s.template.holes:
+                self._check_distinct(hole, name.origin)
+            for a, b in zip(s.template.parts, s.template.parts[1:]):
+                if isinstance(a, Hole) and isinstance(b, Hole) and self._counted(a) and self._counted(b):
+                    text = f"'{{{a.text}}}{{{b.text}}}' in '{s.template}': numbers that touch cannot be told apart"
+                    raise MapError(Problem(text, "map", None, name.origin))
         return tuple(out)
+
+    def _counted(self, hole: Hole) -> bool:
+        """Whether a hole writes a number that is not one of a few labels."""
+        index = self.indices.get(hole.single or "")
+        return index is None or index.size is not None
+
+    def _check_distinct(self, hole: Hole, origin: Origin) -> None:
+        """Refuse `{w:_}` where dots as underscores make two labels one."""
+        index = self.indices.get(hole.single or "")
+        if not hole.underscore or index is None:
+            return
+        for labels in (index.keys, index.images):
+            shown = [hole.render({index.name: v}) for v in labels]
+            twice = next((n for n in shown if shown.count(n) > 1), None)
+            if twice is not None:
+                a, b = (str(v) for v, n in zip(labels, shown) if n == twice)
+                text = f"'{{{index.name}:_}}' writes '{a}' and '{b}' both as '{twice}'"
+                raise MapError(Problem(text, "map", None, origin))
 
     def _check_names(self, template: Template, origin: Origin) -> None:
         for n in sorted(template.names - set(self.indices) - self.sizes):
             near = closest(n, [*self.indices, *self.sizes])
             hint = f" (did you mean '{near}'?)" if near else f" (indices: {', '.join(self.indices) or 'none'})"
             raise MapError(
-                Problem(f"'{{{n}}}' in '{template}': '{n}' is not an index of the map{hint}", "map", None, origin)
+                Problem(
+                    f"'{{{n}}}' in '{template}': '{n}' is neither an index nor a size of the map{hint}",
+                    "map",
+                    None,
+                    origin,
+                )
             )
 
     def _conditions(self, doc: RuleDoc | GroupDoc) -> tuple[Condition, ...]:
@@ -322,6 +353,15 @@ class _Builder:
             )
         if any(not s.template.text for s in spellings):
             raise doc.node.error("a tensor name is not empty")
+        if any(s.template.text == "__metadata__" for s in spellings):
+            raise doc.node.error("'__metadata__' is no tensor name: the format keeps its metadata there")
+        for n in sorted(used):
+            size = self.indices[n].size
+            missing = sorted((size.names & set(self.indices)) - used) if size is not None else []
+            if size is not None and missing:
+                raise doc.node.error(
+                    f"'{spellings[0].template}': the count of '{n}' is {size.text}, so a name with {{{n}}} needs {{{missing[0]}}} too"
+                )
         order = [n for h in spellings[0].template.holes for n in sorted(names(h.dim))]
         bound = tuple(dict.fromkeys(n for n in order if n in used and n not in free))
         if doc.dtype is not None and doc.dtype.like is not None:
@@ -440,7 +480,9 @@ class _Builder:
         if isinstance(back, Regex):
             _check_regex(back)
         dtypes = (None, None) if doc.dtype is None else doc.dtype.sides
-        self.regexes.append(RegexRule(next(self.numbers), doc.node.origin, forward, back, dtypes, doc.optional))
+        self.regexes.append(
+            RegexRule(next(self.numbers), doc.node.origin, forward, back, dtypes, doc.optional, doc.reverse is None)
+        )
 
     def _drop(self, entry: NameDoc | DropMatchDoc) -> Drop | None:
         origin = entry.node.origin if isinstance(entry, DropMatchDoc) else entry.origin
@@ -524,7 +566,7 @@ def _index(name: str, node: Node) -> Index:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise node.error(f"index '{name}' is a size, a list or a mapping")
     if isinstance(value, int) and value < 0:
-        raise node.error(f"index '{name}' has {value} values")
+        raise node.error(f"index '{name}' runs over {value} values, fewer than none")
     return Index(name, parse(str(value)))
 
 

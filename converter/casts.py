@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from converter.arrays import Arith
+from converter.halves import from_half, to_half
 from converter.kernels import Buffer, numpy_dtype
 from converter.spec import DTYPES
 
@@ -51,8 +52,13 @@ def convert(
     if not chain and source == target:
         dst.view(f"u{dst.itemsize}")[...] = src.view(f"u{src.itemsize}")
         return NONE
+    if not chain and (source, target) == ("F16", "F32"):
+        for at in range(0, len(src), chunk):
+            from_half(src[at : at + chunk], dst[at : at + chunk])
+        return NONE
     if not chain and (source, target) in WIDER:
-        np.copyto(dst, src, casting="unsafe")
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            np.copyto(dst, src, casting="unsafe")
         return NONE
     total = NONE
     narrow = _narrow(target)
@@ -78,10 +84,14 @@ def apply_chain(values: Buffer, chain: Sequence[Arith]) -> None:
                 np.add(values, values.dtype.type(step.value), out=values)
             elif step.kind == "multiply":
                 np.multiply(values, values.dtype.type(step.value), out=values)
+            elif step.kind == "divide":
+                np.divide(values, values.dtype.type(step.value), out=values)
             elif step.kind == "exp":
                 np.exp(values, out=values)
-            else:
+            elif step.kind == "log":
                 np.log(values, out=values)
+            else:
+                raise ValueError(f"no arithmetic is called {step.kind}")
 
 
 def _compute(
@@ -114,7 +124,10 @@ def _to_float(values: Buffer, out: Buffer, target: str) -> Counts:
     if values.dtype == out.dtype:
         np.copyto(out, values)
         return NONE
-    np.copyto(out, _single(values, out), casting="unsafe")
+    if out.dtype == np.float16 and values.dtype == np.float32:
+        to_half(values, out)
+    else:
+        np.copyto(out, _single(values, out), casting="unsafe")
     infinity = INFINITY[target]
     bits = out.view(f"u{out.itemsize}") & np.array(2 ** (8 * out.itemsize - 1) - 1, f"u{out.itemsize}")
     overflow = int(np.count_nonzero(bits == infinity))
@@ -134,7 +147,9 @@ def _to_saturating(values: Buffer, out: Buffer, target: str) -> Counts:
             bits[beyond] = np.where(values[beyond] > 0, LARGEST[target], 0)
         else:
             bits[beyond] = np.where(np.signbit(values[beyond]), LARGEST[target] | 0x80, LARGEST[target])
-    return _counted(overflow, 0 if target == "F8_E8M0" else _underflow(values, bits & 0x7F))
+    if target == "F8_E8M0":
+        return _counted(overflow, 0)
+    return _counted(overflow, _underflow(values, bits & 0x7F if target == "F8_E4M3" else bits))  # others lack -0
 
 
 def _underflow(values: Buffer, bits: Buffer) -> int:

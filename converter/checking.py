@@ -117,7 +117,9 @@ def check_schema(node: Node) -> None:
 def _place(node: Node, path: Iterable[Any]) -> Origin:
     for step in path:
         value = node.value
-        if (isinstance(value, dict) and step in value) or (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+        if (isinstance(value, dict) and step in value) or (
+            isinstance(value, list) and isinstance(step, int) and step < len(value)
+        ):
             node = value[step]
     return node.origin
 

@@ -6,7 +6,7 @@ drop; a name of a template's form that is out of range or ruled out (unexpected,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from converter.errors import ConvertError, MapError, MismatchError, Origin, Problem
 from converter.expressions import Expr
 from converter.matching import Inputs, Key, Matcher
-from converter.names import Label, Template, TemplateError
+from converter.names import Label, Renderer, Template, TemplateError, renderer
 from converter.rules import Drop, RegexRule, Rule, Scope, Term
 
+MAX_NAMES = 1_000_000  # that a map may stand for in one run
 Members = dict[str, tuple[Label, ...]]
 
 
@@ -33,6 +34,7 @@ class Instance:
     sources: list[list[str]]
     targets: list[list[str]]
     missing: list[str] = field(default_factory=list)
+    other_spellings: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -61,7 +63,10 @@ class Claims:
         self.matcher, self.unmatched = matcher, unmatched
         self.rules, self.inputs, self.facts = matcher.rules, matcher.inputs, matcher.facts
         self.ledger = Ledger()
+        self._expanded = 0
+        self._failed: set[int] = set()  # rules that could not be expanded: their names are not judged
         self._present: dict[str, bool] = {}
+        self._renderers: dict[tuple[str, int], Renderer] = {}
         self._from_forms: list[tuple[Rule, Term, int, Any]] | None = None
 
     def run(self) -> Ledger:
@@ -70,6 +75,9 @@ class Claims:
             try:
                 self._expand(rule)
             except ConvertError as e:
+                if e.exit_code != 1:
+                    raise
+                self._failed.add(rule.number)
                 self.ledger.problems += e.problems
         self._settle_scopes()
         self._claim()
@@ -79,19 +87,41 @@ class Claims:
     # Expansion.
 
     def _expand(self, rule: Rule) -> None:
+        for term in rule.target:
+            if any(h.single is None for h in term.name.holes):
+                self.matcher.form(term.name, 1 - rule.side, rule.origin, check=True)
         found = resting = 0
+        empty: str | None = None
         for values in self._free_values(rule):
             members = self._members(rule, values)
             if members is None:
                 resting += 1
                 continue
+            if not _size(members):
+                empty = next(n for n, labels in members.items() if not labels)
+                continue
             found += 1
             self.ledger.instances.append(self._instance(rule, values, members))
-        if not found and not resting and not rule.conditions and not rule.scopes and rule.source:
-            reason = f"matches no tensor: nothing has the form '{rule.source[0].name}'"
-            self.ledger.problems.append(Problem(reason, "unused", None, rule.origin))
+        if not found and not rule.scopes and rule.source and (empty or not (resting or rule.conditions)):
+            self.ledger.problems.append(Problem(self._nothing(rule, empty), "unused", None, rule.origin))
 
-    def _range(self, rule: Rule, name: str, values: Mapping[str, Label]) -> tuple[Label, ...]:
+    def _nothing(self, rule: Rule, empty: str | None) -> str:
+        """Say why a rule stands for no tensor at all."""
+        for name in (*rule.free, *rule.bound):
+            size = self.rules.indices[name].size
+            if size is not None and (name in rule.free or name == empty) and self.facts.evaluate(size) == 0:
+                return f"stands for no tensor: {name} has no values, {self.facts.reason([size.dim()]) or size.text}"
+        return f"matches no tensor: nothing has the form '{rule.source[0].name}'"
+
+    def _spend(self, names: int, rule: Rule, index: str) -> None:
+        """Refuse to expand a map beyond all bounds: a size with a digit too many."""
+        if names > MAX_NAMES:
+            size = self.rules.indices[index].size
+            reason = self.facts.reason([size.dim()]) if size is not None else ""
+            text = f"stands for more than {MAX_NAMES} tensors" + (f", {reason}" if reason else "")
+            raise MismatchError(Problem(text, "size", None, rule.origin))
+
+    def _range(self, rule: Rule, name: str, values: Mapping[str, Label]) -> Sequence[Label]:
         index = self.rules.indices[name]
         if index.size is None:
             return index.keys
@@ -100,16 +130,20 @@ class Claims:
             if all(name not in self.matcher.tables[rule.number, k].order for k in range(len(rule.source))):
                 raise self.matcher.unknown(name, f"and '{rule.target[0].name}' is written for each {name}", rule.origin)
             return ()
-        return tuple(range(count))
+        return range(count)
 
     def _free_values(self, rule: Rule) -> Iterator[dict[str, Label]]:
         order = self._ordered(rule.free)
 
         def walk(k: int, values: dict[str, Label]) -> Iterator[dict[str, Label]]:
             if k == len(order):
+                self._expanded += 1
+                self._spend(self._expanded, rule, order[-1] if order else "")
                 yield dict(values)
                 return
-            for label in self._range(rule, order[k], values):
+            labels = self._range(rule, order[k], values)
+            self._spend(len(labels), rule, order[k])
+            for label in labels:
                 values[order[k]] = label
                 yield from walk(k + 1, values)
             values.pop(order[k], None)
@@ -133,6 +167,7 @@ class Claims:
         order = self._ordered(rule.bound)
         rows: list[dict[str, Label]] = [{}]
         for name in order:
+            self._spend(len(rows) * len(self._range(rule, name, {**values, **rows[0]})) if rows else 0, rule, name)
             rows = [{**row, name: label} for row in rows for label in self._range(rule, name, {**values, **row})]
         if rule.conditions:
             rows = [row for row in rows if self._holds(rule, {**values, **row})]
@@ -142,7 +177,8 @@ class Claims:
         if len(rows) != _size(members):
             raise MismatchError(
                 Problem(
-                    f"the conditions leave different members of {' and '.join(order)} for each other, which cannot be joined",
+                    f"{' and '.join(order)} have different members for each other (by a condition, or a count that depends on an index), "
+                    "so that their tensors form no block that could be joined",
                     "size",
                     None,
                     rule.origin,
@@ -161,13 +197,14 @@ class Claims:
             )
             raise self.matcher.unknown(name, f"and `when: {expr.expr.text if expr.expr else ''}` needs it", expr.origin)
         return decided and all(
-            self._presence(c.name, values) == (c.kind == "with") for c in rule.conditions if c.name is not None
+            self._presence(c.name, values, c.origin) == (c.kind == "with")
+            for c in rule.conditions
+            if c.name is not None
         )
 
-    def _presence(self, template: Template, values: Mapping[str, Label]) -> bool:
+    def _presence(self, template: Template, values: Mapping[str, Label], origin: Origin) -> bool:
         """Whether a `from` tensor, or its image on the way back, is in the input."""
-        shown = self._shown(values, 0)
-        name = template.render({**self.facts.numbers, **shown})
+        name = self.render(template, values, 0, origin)
         if name not in self._present:
             self._present[name] = self._look_up(name)
         return self._present[name]
@@ -189,42 +226,36 @@ class Claims:
             return True
         raise MapError(Problem(f"with: no rule maps '{name}' one to one", "map", None, None))
 
-    def _shown(self, values: Mapping[str, Label], side: int) -> dict[str, Any]:
-        """Index values as the names of a side spell them."""
-        out: dict[str, Any] = {}
-        for name, value in values.items():
-            index = self.rules.indices[name]
-            out[name] = value if index.size is not None or side == 0 else index.images[index.keys.index(value)]
-        return out
-
     def _instance(self, rule: Rule, values: dict[str, Label], members: Members) -> Instance:
         instance = Instance(rule, values, members, [], [])
-        free: Key = tuple(values[i] for i in rule.free)
+        free: Key = tuple([values[i] for i in rule.free])
         for k, term in enumerate(rule.source):
             names: list[str] = []
-            for bound in product(*(members[i] for i in term.bound)):
+            for bound in product(*[members[i] for i in term.bound]) if term.bound else _NO_BOUND:
                 found = self.matcher.name_at(rule, k, free + bound)
                 if len(found) > 1:
-                    self.ledger.problems.append(
-                        Problem(
-                            f"stands in the input beside {found[1]}, which is the same tensor",
-                            "spelling",
-                            found[0],
-                            rule.origin,
-                        )
-                    )
+                    text = f"stands in the input beside {found[1]}, which is the same tensor"
+                    self.ledger.problems.append(Problem(text, "spelling", found[0], rule.origin))
+                    self.ledger.claimed.update(dict.fromkeys(found[1:], instance))
                 if found:
                     names.append(found[0])
                 else:
                     at = {**values, **dict(zip(term.bound, bound))}
-                    name = self._render(self._spelled(term), at, rule.side, rule.origin)
+                    name = self.render(self._spelled(term), at, rule.side, rule.origin)
                     names.append(name)
                     instance.missing.append(name)
+                    others = [
+                        self.render(t.template, at, rule.side, rule.origin) for t in term.spellings if not t.choices
+                    ]
+                    if len(others) > 1:
+                        instance.other_spellings[name] = [n for n in others if n != name]
             instance.sources.append(names)
         for term in rule.target:
-            rows = product(*(members[i] for i in term.bound))
-            at = [{**values, **dict(zip(term.bound, bound))} for bound in rows] if term.bound else [values]
-            instance.targets.append([self._render(term.name, a, 1 - rule.side, rule.origin) for a in at])
+            at_all = [values]
+            if term.bound:
+                rows = product(*[members[i] for i in term.bound])
+                at_all = [{**values, **dict(zip(term.bound, bound))} for bound in rows]
+            instance.targets.append([self.render(term.name, at, 1 - rule.side, rule.origin) for at in at_all])
         return instance
 
     def _spelled(self, term: Term) -> Template:
@@ -232,11 +263,15 @@ class Claims:
         active = [s for s in range(len(term.spellings)) if self.matcher.active(term, s)]
         return term.spellings[active[0] if active else 0].template
 
-    def _render(self, template: Template, values: Mapping[str, Label], side: int, origin: Origin) -> str:
-        if not template.holes:
-            return template.text
+    def render(self, template: Template, values: Mapping[str, Label], side: int, origin: Origin) -> str:
+        """Write a name of a side of the map; raises MismatchError where a size of it is not known."""
+        make = self._renderers.get((template.text, side))
+        if make is None:
+            make = self._renderers[template.text, side] = renderer(
+                template, self.rules.indices, side, self.facts.numbers
+            )
         try:
-            return template.render({**self.facts.numbers, **self._shown(values, side)})
+            return make(values)
         except KeyError as e:
             raise self.matcher.unknown(str(e.args[0]), f"the name '{template}' needs it", origin) from None
         except TemplateError as e:
@@ -269,7 +304,7 @@ class Claims:
             for i in needed:
                 self.ledger.absent.update(dict.fromkeys(i.missing, i.rule.origin))
         else:
-            label = self._render(scope.label, at, 0, scope.origin)
+            label = self.render(scope.label, at, 0, scope.origin)
             self.ledger.absent[label or needed[0].missing[0]] = scope.origin
 
     # Claims.
@@ -278,13 +313,15 @@ class Claims:
         missing_forms: dict[str, Instance] = {}
         for instance in self.ledger.instances:
             gone = set(instance.missing)
+            every = [n for names in instance.sources for n in names]
+            twice = len(set(every)) < len(every)
             for names in instance.sources:
                 for name in names:
                     if name in gone:
                         missing_forms[name] = instance
                         continue
                     first = self.ledger.claimed.setdefault(name, instance)
-                    if first is not instance or sum(n.count(name) for n in instance.sources) > 1:
+                    if first is not instance or (twice and every.count(name) > 1):
                         text = f"is claimed by two rules, {first.rule.origin} and {instance.rule.origin}"
                         self.ledger.problems.append(Problem(text, "claim", self.original(name), instance.rule.origin))
 
@@ -304,6 +341,8 @@ class Claims:
                 self.ledger.dropped[name] = drops[name][0]
             elif name in self.matcher.pattern_drops:
                 self.ledger.dropped[name] = self.matcher.pattern_drops[name]
+            elif name in forms and forms[name][0].number in self._failed:
+                continue
             elif name in forms or name in drops:
                 rule, values, spelling = forms.get(name, (None, drops.get(name, (None, {}))[1], 0))
                 origin = rule.origin if rule is not None else drops[name][0].origin
@@ -325,6 +364,9 @@ class Claims:
                     for s, name in found.items():
                         if name in names:
                             out.setdefault(name, (rule, dict(zip(table.order, key)), s))
+        for rule, spelling, name in self.matcher.undecoded:
+            if name in names:
+                out.setdefault(name, (rule, {}, spelling))
         return out
 
     def _in_range(self, values: Mapping[str, Label]) -> bool:
@@ -349,10 +391,10 @@ class Claims:
         for c in rule.conditions:
             if c.expr is not None and not self.facts.evaluate(c.expr, values):
                 return f"unexpected: when is false: {c.expr.text} ({c.expr.explain({**self.facts.values, **values})})"
-            if c.name is not None and self._presence(c.name, values) != (c.kind == "with"):
-                shown = c.name.render({**self.facts.numbers, **self._shown(values, 0)})
+            if c.name is not None and self._presence(c.name, values, c.origin) != (c.kind == "with"):
+                shown = self.render(c.name, values, 0, c.origin)
                 return f"unexpected: {shown} is {'not ' if c.kind == 'with' else ''}there ({c.kind}: {c.name})"
-        return "unexpected: its rule does not hold here"
+        return f"unexpected: it has the form of '{term.spellings[min(spelling, len(term.spellings) - 1)].template}', but no index gives this number"
 
     def _judge_regex(self, name: str, used: set[int]) -> None:
         hits = [(r, new) for r in self.rules.regexes if (new := r.forward.rename(name)) is not None]
@@ -374,6 +416,7 @@ class Claims:
             self.ledger.unexpected[name] = ("unexpected: no rule names it", None)
 
 
+_NO_BOUND: tuple[Key, ...] = ((),)
 _NEVER = Expr("", frozenset(), None)  # type: ignore[arg-type]
 
 

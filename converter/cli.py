@@ -152,12 +152,12 @@ def convert_command(**options: Any) -> None:
     from converter.formats import open_checkpoint
 
     with open_checkpoint(o["input_path"]) as checkpoint:
-        for note in checkpoint.header.notes:
-            _say(f"note: {note}", o["quiet"])
         job = Job(o["output_path"] or "", o["max_shard_size"], o["force"], o["verify"], o["jobs"], o["memory"])
         if o["output_path"] is not None:
             check_output(job, [f.path for f in checkpoint.header.files])
         plan = plan_open(checkpoint, rules, found)
+        for note in plan.notes:
+            _say(f"note: {note}", o["quiet"])
         _run(plan, checkpoint, job, o)
 
 
@@ -343,7 +343,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         code = e.exit_code
         _show(e)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted: nothing was written", err=True)
+        click.echo("interrupted", err=True)
         code = 130
     except BrokenPipeError:
         code = 3

@@ -66,6 +66,8 @@ def _kind(node: Node) -> str:
 
 def text(node: Node) -> str:
     """Read a string."""
+    if node.rendered and isinstance(node.value, int) and not isinstance(node.value, bool):
+        return str(node.value)
     if not isinstance(node.value, str):
         hint = f"; quote it, '{node.value}'" if isinstance(node.value, int | float) else ""
         if isinstance(node.value, dict) and node.value and all(v.value is None for v in node.value.values()):
@@ -166,6 +168,9 @@ def name_doc(node: Node) -> NameDoc:
         spellings = read_document(AnyDoc, node).spellings
         if not spellings:
             raise node.error("'any' lists no name")
+        for k, name in enumerate(spellings):
+            if name in spellings[:k]:
+                raise node.error(f"spelling '{name}' stands twice")
         return NameDoc(spellings, node.origin, True)
     return NameDoc((text(node),), node.origin)
 

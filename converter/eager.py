@@ -41,11 +41,14 @@ class Eager:
         return Eager(self.array[(slice(None),) * axis + (slice(start, stop),)])
 
     def pad(self, axis: int, size: int, value: float) -> Eager:
-        """Grow an axis at its end to ``size`` with ``value``, in float32 where a narrower float cannot hold it."""
+        """Grow an axis at its end to ``size`` with ``value``; widen as arithmetic does where the dtype cannot hold it."""
         shape = (*self.shape[:axis], size - self.shape[axis], *self.shape[axis + 1 :])
-        more = np.full(shape, value, dtype=np.float64).astype(self.array.dtype)
-        if more.size and not isnan(value) and float(more.flat[0]) != value and self.array.dtype.itemsize < 4:
-            more = np.full(shape, value, dtype=np.float32)
+        work = np.float64 if kernels.works_in_double(self.array.dtype) else np.float32
+        more = np.full(shape, value, work)
+        with np.errstate(all="ignore"):
+            same = more.astype(self.array.dtype)
+        if isnan(value) or np.array_equal(same.astype(work), more):
+            more = same
         return self.concat([Eager(more)], axis)
 
     def concat(self, others: Sequence[Eager], axis: int) -> Eager:

@@ -11,7 +11,13 @@ _DIGITS = re.compile(r"(\d+)")
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Give a sort key by which ``h.2`` comes before ``h.10``."""
-    return tuple((0, int(p), p) if i % 2 else (1, 0, p) for i, p in enumerate(_DIGITS.split(name)) if p)
+    return tuple([(0, *_number(p)) if i % 2 else (1, 0, p) for i, p in enumerate(_DIGITS.split(name)) if p])
+
+
+def _number(digits: str) -> tuple[int, str]:
+    """Order digits by their value without making numbers of them: a name may have thousands."""
+    short = digits.lstrip("0")
+    return len(short), short
 
 
 def fold(names: Iterable[str]) -> list[str]:
@@ -53,15 +59,21 @@ def _boxes(rows: list[tuple[str, ...]]) -> list[list[list[str]]]:
 def _column(values: Sequence[str]) -> str:
     if len(values) == 1:
         return values[0]
-    ordered = sorted(values, key=lambda v: (int(v), v))
+    ordered = sorted(values, key=lambda v: (_number(v), v))
     runs: list[list[str]] = []
     for v in ordered:
-        follows = runs and int(v) == int(runs[-1][-1]) + 1 and (len(v) == len(runs[-1][-1]) or v[0] != "0")
-        if follows and not (runs[-1][-1].startswith("0") and len(v) != len(runs[-1][-1]) and len(runs[-1][-1]) > 1):
+        if runs and _follows(runs[-1][-1], v):
             runs[-1].append(v)
         else:
             runs.append([v])
     return "{" + ",".join(r[0] if len(r) == 1 else f"{r[0]}..{r[-1]}" for r in runs) + "}"
+
+
+def _follows(a: str, b: str) -> bool:
+    """Whether b is the number after a, written in the same way (zero padded to one width, or not at all)."""
+    if len(b) > 18 or int(b) != int(a) + 1:
+        return False
+    return len(a) == len(b) or not (a.startswith("0") and len(a) > 1) and not b.startswith("0")
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:

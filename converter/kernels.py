@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from converter.spec import DTYPES
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
 
-STRIP = 64  # columns of the destination that are written together: whole cache lines
-STRIP_BYTES = 4096  # of the source that one row of a strip reads
+STRIP = 64  # elements of the destination that are written together: whole cache lines
+STRIP_BYTES = 4096  # of the source that are read together
+FEW_BYTES = 16  # of an innermost axis for which a loop in C costs more than it does
+NEAR = 128  # cache lines that surely stay in the cache until all of each is used
 PLAIN_BYTES = 128 << 10  # numpy's own order is as good for what fits in the second-level cache
+SCRATCH_BYTES = 2 * STRIP * STRIP_BYTES  # what rearrange takes, at most
 
 
 @cache
@@ -41,39 +45,70 @@ def bytes_of(flat: Buffer) -> memoryview:
 
 
 def rearrange(dst: Buffer, src: Buffer) -> None:
-    """Copy elements bit by bit between strided arrays of one shape and element size, in strips that fit the caches.
-
-    Where the innermost axes swap, a strip of the source is first copied, row by row, to a scratch whose rows do not
-    fall on the same cache sets; powers of two, the usual sizes of weights, else evict each other.
-    """
+    """Copy elements bit by bit between strided arrays of one shape and element size, in pieces that fit the caches."""
     word = np.dtype(f"u{dst.itemsize}")
     dst, src = dst.view(word), src.view(word)
-    if src.ndim < 2 or src.nbytes <= PLAIN_BYTES:
-        dst[...] = src
-        return
     axes = sorted((a for a in range(src.ndim) if src.shape[a] > 1), key=lambda a: -dst.strides[a])
     if len(axes) < 2:
         dst[...] = src
         return
-    column = axes[-1]
-    row = min(axes, key=lambda a: src.strides[a])
-    if row == column or src.shape[row] * src.shape[column] * word.itemsize <= PLAIN_BYTES:
-        dst[...] = src
+    ones = [a for a in range(src.ndim) if src.shape[a] == 1]
+    shape = tuple(src.shape[a] for a in axes)
+    _rearrange(*_widened(dst.transpose(*axes, *ones).reshape(shape), src.transpose(*axes, *ones).reshape(shape)))
+
+
+def _widened(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer]:
+    """Take neighbours that stay neighbours as one element of up to 8 bytes."""
+    size = src.itemsize
+    if dst.strides[-1] == src.strides[-1] == size:
+        while size < 8 and src.shape[-1] * src.itemsize % (2 * size) == 0:
+            size *= 2
+        if size > src.itemsize:
+            dst, src = dst.view(f"u{size}"), src.view(f"u{size}")
+            if src.shape[-1] == 1 and src.ndim > 1:
+                return dst[..., 0], src[..., 0]
+    return dst, src
+
+
+def _rearrange(dst: Buffer, src: Buffer) -> None:
+    """Copy between arrays without axes of one step, sorted by the strides of ``dst``."""
+    few = src.shape[-1] * src.itemsize < FEW_BYTES
+    if few and src.nbytes > PLAIN_BYTES and src.ndim > 1:
+        longest = max(range(src.ndim), key=lambda a: src.shape[a])
+        step = max(1, src.shape[longest] * PLAIN_BYTES // src.nbytes)
+        for at in range(0, src.shape[longest], step):
+            piece = (slice(None),) * longest + (slice(at, at + step),)
+            _rearrange(dst[piece], src[piece])
         return
-    rest = [a for a in range(src.ndim) if a not in (row, column)]
-    dst, src = dst.transpose(*rest, row, column), src.transpose(*rest, row, column)
-    width = STRIP_BYTES // word.itemsize
-    scratch = np.empty((STRIP, width + 64 // word.itemsize), word)
-    for index in product(*(range(n) for n in src.shape[:-2])):
-        _transpose(dst[index], src[index], scratch, width)
+    if few and src.ndim > 1 and src.size > src.shape[-1] * STRIP:
+        for k in range(src.shape[-1]):
+            dst[..., k] = src[..., k]
+        return
+    row = min(range(src.ndim), key=lambda a: src.strides[a])
+    narrow = src.shape[row] * src.itemsize < FEW_BYTES
+    if narrow or src.nbytes <= PLAIN_BYTES or prod(src.shape[row + 1 :]) <= NEAR:
+        dst[...] = src
+    else:
+        _in_pieces(dst, src, row)
 
 
-def _transpose(dst: Buffer, src: Buffer, scratch: Buffer, width: int) -> None:
-    """Copy a matrix whose columns lie side by side in ``src``, and whose rows do in ``dst``."""
-    rows, columns = src.shape
-    for column in range(0, columns, STRIP):
-        for row in range(0, rows, width):
-            piece = src[row : row + width, column : column + STRIP]
-            strip = scratch[: piece.shape[1], : piece.shape[0]]
-            strip[...] = piece.T
-            dst[row : row + width, column : column + STRIP] = strip.T
+def _in_pieces(dst: Buffer, src: Buffer, row: int) -> None:
+    """Copy piece by piece through a scratch that has the order of the source, whose innermost axis is ``row``.
+
+    Its rows do not fall on the same cache sets; rows a power of two apart, the usual sizes of weights, evict each other.
+    """
+    extents = [1] * src.ndim
+    room = STRIP * STRIP_BYTES // src.itemsize
+    limits = {src.ndim - 1: STRIP, row: STRIP_BYTES // src.itemsize}
+    for axis in (src.ndim - 1, row, *(a for a in range(src.ndim - 2, -1, -1) if a != row)):
+        extents[axis] = max(1, min(src.shape[axis], room, limits.get(axis, room)))
+        room //= extents[axis]
+    order = sorted(range(src.ndim), key=lambda a: -src.strides[a])
+    back = [order.index(a) for a in range(src.ndim)]
+    scratch = np.empty([extents[a] for a in order[:-1]] + [extents[row] + 64 // src.itemsize], src.dtype)
+    for start in product(*(range(0, n, e) for n, e in zip(src.shape, extents))):
+        piece = tuple(slice(at, at + e) for at, e in zip(start, extents))
+        values = src[piece].transpose(order)
+        held = scratch[tuple(slice(0, n) for n in values.shape)]
+        held[...] = values
+        dst[piece] = held.transpose(back)

@@ -41,6 +41,7 @@ class Lowering:
 
     header: Header
     _cache: dict[int, tuple[Recipe, Lowered]] = field(default_factory=dict)
+    _feeds: dict[int, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
 
     def recipe(self, recipe: Recipe) -> Lowered:
         """Run a recipe's ops on virtual tensors, and account for every element of every output."""
@@ -62,6 +63,21 @@ class Lowering:
         lowered = Lowered(tuple(f.items for f in made), checks)
         self._cache[id(recipe)] = (recipe, lowered)
         return lowered
+
+    def feeds(self, recipe: Recipe) -> tuple[tuple[int, int, int], ...]:
+        """List (source slot, target term, target member) wherever a source feeds a target."""
+        found = self._feeds.get(id(recipe))
+        if found is not None:
+            return found
+        slots = sum(prod(n for _, n in o.bound) for o in recipe.inputs)
+        out: list[tuple[int, int, int]] = []
+        for k, values in enumerate(self.recipe(recipe).outputs):
+            for m, value in enumerate(values):
+                used = sorted({b.slot for b in value.blocks if b.slot != CONSTANT})
+                out += [(s, k, m) for s in used or (range(slots) if not value.blocks else ())]
+        fed = {s for s, _, _ in out}
+        self._feeds[id(recipe)] = (*out, *((s, 0, 0) for s in range(slots) if s not in fed))
+        return self._feeds[id(recipe)]
 
     def sources(self, names: Names) -> tuple[FileSource, ...]:
         """Where the bytes of some tensors are."""
@@ -136,21 +152,15 @@ def constant(value: Constant, slot: int) -> tuple[Virtual, tuple[Source, ...]]:
     return Virtual.constant(value.value, value.shape), ()
 
 
-def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str]]:
-    """List which source feeds which target of a step, by the blocks; sources that are only compared count for the first target."""
+def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str, int]]:
+    """List which source feeds which target of a step, by the blocks: (source, target, number of the target's term).
+
+    Sources that are only compared count for the first target.
+    """
     if step.kind != "move" or step.recipe is None:
         return []
     names = [n for group in step.sources for n in group]
-    out: list[tuple[str, str]] = []
-    for group, values in zip(step.targets, lowering.recipe(step.recipe).outputs):
-        for target, value in zip(group, values):
-            slots = sorted({b.slot for b in value.blocks if b.slot != CONSTANT})
-            out += [(names[s], target) for s in slots]
-    used = {s for s, _ in out}
-    first = next(iter(step.target_names()))
-    if len(names) == 1 and not out:
-        return [(names[0], t) for t in step.target_names()]
-    return out + [(n, first) for n in names if n not in used]
+    return [(names[slot], step.targets[k][m], k) for slot, k, m in lowering.feeds(step.recipe)]
 
 
 __all__ = ["Dim", "Label", "Lowering", "constant", "pairs"]

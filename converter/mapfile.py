@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from converter.folding import clip, closest
 from converter.rules import Ruleset
 from converter.yamltree import Node, load_yaml
 
+_BRACES = re.compile(r"\{[{%#]")
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -65,7 +67,7 @@ def load_map(node: Node, values: Callable[[Mapping[str, Any]], Mapping[str, Any]
     ``values`` turns the map's params (documents by name) into the values that ``{{ expressions }}`` see. Raises MapError.
     """
     check_version_first(node)
-    if any(isinstance(n.value, str) and "{{" in n.value for n in node.walk()):
+    if any(isinstance(n.value, str) and _BRACES.search(n.value) for n in node.walk()):
         from converter.document import mapped, param_doc
 
         params = node.get("params")
@@ -80,15 +82,19 @@ def _render(node: Node, values: Mapping[str, Any], declared: set[str]) -> Node:
         return Node({k: _render(v, values, declared) for k, v in node.value.items()}, node.origin, node.keys)
     if isinstance(node.value, list):
         return Node([_render(v, values, declared) for v in node.value], node.origin)
-    if isinstance(node.value, str) and ("{{" in node.value or "{%" in node.value or "{#" in node.value):
-        return Node(_expand(node, values, declared), node.origin)
+    if isinstance(node.value, str) and _BRACES.search(node.value):
+        return Node(_expand(node, values, declared), node.origin, rendered=True)
     return node
 
 
-def _expand(node: Node, values: Mapping[str, Any], declared: set[str]) -> str:
+def _expand(node: Node, values: Mapping[str, Any], declared: set[str]) -> Any:
     import jinja2
     from jinja2 import nodes
 
+    if "{%" in node.value or "{#" in node.value:
+        raise node.error(
+            f"'{clip(node.value)}' has a Jinja2 statement or comment; only {{{{ expressions }}}} are allowed"
+        )
     env = _environment()
     allowed = (
         nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.List, nodes.Getitem, nodes.Add, nodes.Sub,
@@ -109,6 +115,11 @@ def _expand(node: Node, values: Mapping[str, Any], declared: set[str]) -> str:
                         f"'{{{{ {part.name} }}}}' has no value here: --set {part.name}=...", "map", None, node.origin
                     )
                 )
+        whole = re.fullmatch(r"\{\{(.*)\}\}", node.value.strip(), re.DOTALL)
+        if whole is not None and len(tree.body) == 1 and len(tree.body[0].nodes) == 1:
+            value = env.compile_expression(whole[1], undefined_to_none=False)(values)
+            if isinstance(value, int | list):
+                return value
         result = env.from_string(tree).render(values)
     except jinja2.UndefinedError as e:
         raise node.error(

@@ -79,6 +79,11 @@ class Table:
     order: tuple[str, ...]
     names: dict[Key, dict[int, str]] = field(default_factory=dict)
 
+    @property
+    def plain(self) -> bool:
+        """Whether the term has one spelling."""
+        return len(self.term.spellings) == 1
+
 
 def free_and_bound(rule: Rule, term: Term) -> tuple[str, ...]:
     """The order of index values in keys of a term's table."""
@@ -92,6 +97,7 @@ class Matcher:
         self.rules, self.inputs, self.facts = rules, inputs, facts
         self.tables: dict[tuple[int, int], Table] = {}
         self.chosen: dict[int, int] = {}
+        self.undecoded: list[tuple[Rule, int, str]] = []
         self._settled: set[int] = set()
         self._dropped = self._dropped_names()
         self._match_all()
@@ -143,13 +149,15 @@ class Matcher:
         what = index.size.text if index is not None and index.size is not None else name
         return MismatchError(Problem(f"{what} is not known, {why}: --set {what}=...", "size", None, origin))
 
-    def hits(self, form: Form) -> Iterator[tuple[IndexValues, str]]:
-        """List the input names of a form with their index values."""
+    def hits(self, form: Form, undecoded: list[str] | None = None) -> Iterator[tuple[IndexValues, str]]:
+        """List the input names of a form with their index values; names that no index gives go to ``undecoded``."""
         for s in form.skeletons():
             for name in self.inputs.by_skeleton.get(s, ()):
                 values = form.match(name)
                 if values is not None:
                     yield values, name
+                elif undecoded is not None and form.looks_like(name):
+                    undecoded.append(name)
 
     def _match_all(self) -> None:
         tally: dict[int, dict[int, int]] = {}
@@ -159,16 +167,26 @@ class Matcher:
                 self.tables[rule.number, k] = table
                 for s, spelling in enumerate(term.spellings):
                     form = self.form(spelling.template, rule.side, rule.origin, check=True)
-                    for values, name in self.hits(form):
-                        table.names.setdefault(tuple(values[i] for i in table.order), {})[s] = name
-                        for group, choice in spelling.choices:
-                            counts = tally.setdefault(group, {})
-                            counts[choice] = counts.get(choice, 0) + 1
+                    found = 0
+                    odd: list[str] = []
+                    for values, name in self.hits(form, odd):
+                        found += 1
+                        table.names.setdefault(tuple([values[i] for i in table.order]), {})[s] = name
+                    self.undecoded += [(rule, s, n) for n in odd]
+                    for group, choice in spelling.choices if found else ():
+                        counts = tally.setdefault(group, {})
+                        counts[choice] = counts.get(choice, 0) + found
         self.chosen = {g: max(c.items(), key=lambda x: (x[1], -x[0]))[0] for g, c in tally.items()}
 
     def active(self, term: Term, spelling: int) -> bool:
         """Whether a spelling is the one that this file uses, where a group prefix has several."""
         return all(self.chosen.get(g, 0) == c for g, c in term.spellings[spelling].choices)
+
+    def spelled(self, table: Table, found: dict[int, str]) -> str | None:
+        """The first of the names found for a term that is spelled as this file spells it."""
+        if table.plain:
+            return next(iter(found.values()))
+        return next((n for s, n in sorted(found.items()) if self.active(table.term, s)), None)
 
     def name_at(self, rule: Rule, k: int, key: Key) -> tuple[str, ...]:
         """The input names that a term has at some index values: none, one, or several spellings at once."""
@@ -176,7 +194,7 @@ class Matcher:
         found = table.names.get(key)
         if not found:
             return ()
-        if len(table.term.spellings) == 1:
+        if table.plain:
             return tuple(found.values())
         return tuple(n for s, n in sorted(found.items()) if self.active(table.term, s))
 
@@ -220,13 +238,13 @@ class Matcher:
         for (_, _), table in self.tables.items() if wanted else ():
             columns = [(c, wanted[i]) for c, i in enumerate(table.order) if i in wanted]
             for key, found in table.names.items() if columns else ():
-                spelled = [n for s, n in found.items() if self.active(table.term, s)]
-                if not spelled or spelled[0] in ignored:
+                name = self.spelled(table, found)
+                if name is None or name in ignored:
                     continue
                 for c, size in columns:
                     value = key[c]
                     if isinstance(value, int) and value > highest.get(size, (-1, ""))[0]:
-                        highest[size] = (value, spelled[0])
+                        highest[size] = (value, name)
         problems = []
         for size, (value, name) in highest.items():
             if value + 1 > len(self.inputs.entries) + SLACK:
@@ -246,7 +264,8 @@ class Matcher:
             count = self.count_of(name, {})
             if count is not None and count > len(self.inputs.entries) + SLACK:
                 why = self.facts.reason([index.size.dim()])
-                text = f"index '{name}' runs over {count} values, out of all proportion to an input of {len(self.inputs.entries)} tensors ({why})"
+                text = f"index '{name}' runs over {count} values, out of all proportion to the input's {len(self.inputs.entries)}"
+                text += f" ({why})" if why else ""
                 problems.append(Problem(text, "size", None, self.rules.index_origins[name]))
         return problems
 
@@ -294,16 +313,16 @@ class Matcher:
             if (n := counts.get(i)) is not None and self.rules.indices[i].size is not None
         ]
         for key, found in table.names.items():
-            spelled = [n for s, n in found.items() if self.active(table.term, s)]
-            if not spelled or spelled[0] in self._dropped or any(int(key[c]) >= n for c, n in limits):
+            name = self.spelled(table, found)
+            if name is None or name in self._dropped or any([int(key[c]) >= n for c, n in limits]):
                 continue
-            short = tuple(key[c] for c in columns)
+            short = tuple([key[c] for c in columns])
             if short not in cache:
                 try:
                     cache[short] = self.holds(rule, {table.order[c]: key[c] for c in columns}) if used else True
                 except MismatchError:
                     cache[short] = False  # the index is out of the range of a list; told where the name is judged
-            yield key, spelled[0], cache[short]
+            yield key, name, cache[short]
 
     def _observe(self, rule: Rule) -> bool:
         decided = True

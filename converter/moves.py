@@ -19,6 +19,7 @@ from converter.spec import DTYPES, Shape
 from converter.virtual import CONSTANT, Block, Virtual
 
 RUN_BYTES = 128 << 10  # below this, moving a run through memory is cheaper than a system call of its own
+ACROSS_BYTES = 2048  # the same for runs whose elements lie this far apart in the source, or farther
 RUN_ELEMENTS = 2048  # a run of fewer is not worth a move of its own between two that are computed
 GATHER_BYTES = 1 << 20  # neighbours are assembled in memory up to this size, whatever their runs
 
@@ -194,7 +195,7 @@ def _lower_one(produce: Produce, run_bytes: int, items: list[Move]) -> None:
         if all(_is_run(produce, block) for block in group):
             for block in group:
                 _add(items, _copy(produce, block, size))
-        elif len(group) > 1 and not _long(group, run_bytes // size, GATHER_BYTES // size):
+        elif len(group) > 1 and not _long(produce, group, run_bytes):
             items.append(Gather(produce, group[0].dst, max(map(_stop, group)), group, double))
         else:
             items.extend(_single(produce, block, size, run_bytes, double) for block in group)
@@ -297,8 +298,16 @@ def _pack(produce: Produce, groups: Iterable[list[Block]], size: int) -> Iterato
         yield tuple(packed)
 
 
-def _long(group: Sequence[Block], run: int, small: int) -> bool:
-    """Tell whether the runs of a group in the destination are long enough, on average, to be written one by one."""
-    total = sum(b.size for b in group)
-    runs = sum(b.size // (b.dims[-1][0] if b.dims and b.dims[-1][1] == 1 else 1) for b in group)
-    return total > small and total >= run * runs
+def _long(produce: Produce, group: Sequence[Block], run_bytes: int) -> bool:
+    """Tell whether the runs of a group in the destination are long enough, on average, to be written one by one.
+
+    Where sources are read across their rows, whole boxes are worth more than whole rows of the destination.
+    """
+    size = DTYPES[produce.dtype].bits // 8
+    total, least = 0, 0
+    for block in group:
+        *_, (n, ds, ss) = block.dims or ((1, 1, 1),)
+        runs = block.size // (n if ds == 1 else 1)
+        total += block.size * size
+        least += runs * (ACROSS_BYTES if ss * size > ACROSS_BYTES else run_bytes)
+    return total > GATHER_BYTES and total >= least

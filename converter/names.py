@@ -7,10 +7,11 @@ a polynomial of sizes that is linear in indices. Nothing in a template is a patt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from converter.dims import Dim, Poly, names, substitute
@@ -79,6 +80,44 @@ class Template:
     def render(self, values: Mapping[str, Label]) -> str:
         """Write the name for given indices and sizes; raises TemplateError, KeyError for a value that is missing."""
         return "".join(p if isinstance(p, str) else p.render(values) for p in self.parts)
+
+
+Renderer = Callable[[Mapping[str, Label]], str]
+
+
+def renderer(template: Template, indices: Mapping[str, Index], side: int, sizes: Mapping[str, int]) -> Renderer:
+    """Make the function that writes a template's names for a side of the map from index values (ints, or keys of labels).
+
+    It raises as :meth:`Template.render`; the usual template, whose holes are plain indices, is written at the speed of
+    string formatting.
+    """
+    if not template.holes:
+        return lambda values: template.text
+    getters: list[Callable[[Mapping[str, Label]], Any]] = []
+    for hole in template.holes:
+        index = indices.get(hole.single or "")
+        if index is not None and index.size is None:
+            texts = {k: hole.render({index.name: v}) for k, v in zip(index.keys, index.labels(side))}
+            getters.append(lambda values, name=index.name, texts=texts: texts[values[name]])  # type: ignore[misc]
+        elif index is not None and not hole.width:
+            getters.append(itemgetter(index.name))
+        else:
+            getters.append(lambda values, hole=hole: hole.render({**sizes, **labelled(values, indices, side)}))  # type: ignore[misc]
+    text = "".join(p.replace("%", "%%") if isinstance(p, str) else "%s" for p in template.parts)
+    if len(getters) == 1:
+        only = getters[0]
+        return lambda values: text % (only(values),)
+    return lambda values: text % tuple([g(values) for g in getters])
+
+
+def labelled(values: Mapping[str, Label], indices: Mapping[str, Index], side: int) -> dict[str, Label]:
+    """Index values as the names of a side spell them: keys become labels."""
+    out = dict(values)
+    for name, value in values.items():
+        index = indices[name]
+        if index.size is None and side:
+            out[name] = index.images[index.keys.index(value)]
+    return out
 
 
 def parse_template(text: str) -> Template:
@@ -157,7 +196,7 @@ class Form:
         self._regex = re.compile(
             "".join(re.escape(p) if isinstance(p, str) else self._pattern(p) for p in template.parts)
         )
-        self._cache: dict[tuple[int, str], IndexValues | None] = {}
+        self._cache: dict[tuple[int, str], tuple[tuple[str, Label], ...] | None] = {}
 
     def _pattern(self, hole: Hole) -> str:
         index = self._indices.get(hole.single or "")
@@ -197,13 +236,24 @@ class Form:
         if m is None:
             return None
         values: IndexValues = {}
-        for i, ((hole, dim), text) in enumerate(zip(self._holes, m.groups())):
-            if (i, text) not in self._cache:
-                self._cache[i, text] = self._decode(hole, dim, text)
-            found = self._cache[i, text]
-            if found is None or any(values.setdefault(k, v) != v for k, v in found.items()):
+        for i, text in enumerate(m.groups()):
+            key = (i, text)
+            found = self._cache[key] if key in self._cache else self._cached(i, text)
+            if found is None:
                 return None
+            for k, v in found:
+                if values.setdefault(k, v) != v:
+                    return None
         return values
+
+    def looks_like(self, name: str) -> bool:
+        """Whether a name is spelled like this template, whatever its numbers are."""
+        return self._regex.fullmatch(name) is not None
+
+    def _cached(self, i: int, text: str) -> tuple[tuple[str, Label], ...] | None:
+        found = self._decode(*self._holes[i], text)
+        self._cache[i, text] = None if found is None else tuple(found.items())
+        return self._cache[i, text]
 
     def _decode(self, hole: Hole, dim: Dim, text: str) -> IndexValues | None:
         index = self._indices.get(hole.single or "")
@@ -213,6 +263,8 @@ class Form:
                     return {index.name: key}
             return None
         slopes, constant = _linear(hole, dim)
+        if len(text) > 18:
+            return None
         value = int(text) - constant
         free = max(slopes, key=lambda n: (self._open(n), abs(slopes[n]), n), default=None)
         if free is None:
@@ -338,6 +390,8 @@ def invert_regex(rename: Regex) -> Regex | str:
     pieces = _split_pattern(rename.match)
     if isinstance(pieces, str):
         return pieces
+    if any(not name and text in "{}" for name, text in pieces):
+        return "a brace of the pattern would have to be written as text, and `to` keeps braces for groups"
     groups = {name: pattern for name, pattern in pieces if name}
     used = _HOLE.findall(rename.to)
     for name in groups:

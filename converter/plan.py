@@ -10,6 +10,7 @@ from converter.claims import Claims, Instance, Ledger
 from converter.errors import ConvertError, Problem
 from converter.facts import Facts, Settings, check_params, check_settings
 from converter.matching import Matcher, read_inputs
+from converter.names import Regex
 from converter.recipes import Recipes
 from converter.rules import Rule, Ruleset, Tie
 from converter.spec import Header, TensorSpec
@@ -110,7 +111,7 @@ class _Planner:
                 return
 
     def _tie_name(self, claims: Claims, tie: Tie, instance: Instance) -> str:
-        return claims._render(tie.name, instance.values, tie.side, instance.rule.origin)
+        return claims.render(tie.name, instance.values, tie.side, instance.rule.origin)
 
     # Steps.
 
@@ -128,7 +129,7 @@ class _Planner:
         self._compare_names(recipes, work)
         for instance, of in work.compare:
             self._compare_flows(recipes, instance, of)
-        made = {t.name: t.dtype for s in self.steps for t in step_outputs(s)}
+        made = {t.name: t.dtype for s in self.steps for t in step_outputs(s)} if fills else {}
         for instance in fills:
             self._fill(recipes, instance, made)
 
@@ -268,6 +269,7 @@ class _Planner:
                 if n.isidentifier() and not n.startswith("_")
             ),
             allow_overflow=self.settings.allow_overflow,
+            notes=(*self.header.notes, *self._one_way_names(ledger)),
             expected=(
                 tuple(sorted({s.template.text for r in self.rules.rules for t in r.source for s in t.spellings})),
                 tuple(sorted({s.template.text for r in self.rules.rules for t in r.target for s in t.spellings})),
@@ -278,12 +280,28 @@ class _Planner:
         seen: dict[str, Step] = {}
         for step in steps:
             for name in step.target_names():
+                if name == "__metadata__":
+                    text = "would be written as '__metadata__', where the format keeps its metadata"
+                    self.problems.append(Problem(text, "claim", next(iter(step.source_names()), None), step.origin))
                 first = seen.setdefault(name, step)
                 if first is not step:
                     a, b = next(iter(first.source_names()), "a fill"), next(iter(step.source_names()), "a fill")
                     self.problems.append(
                         Problem(f"is written twice, from {a} and from {b}", "claim", name, step.origin)
                     )
+
+    def _one_way_names(self, ledger: Ledger) -> list[str]:
+        """Note names that a rename would not give back, though its pattern could be turned around: its groups share characters."""
+        odd = []
+        for name, (regex, new) in ledger.renamed.items():
+            if regex.automatic and isinstance(regex.back, Regex) and regex.back.rename(new) != name:
+                odd.append(f"{name} becomes {new}, which --reverse would make {regex.back.rename(new)}")
+        more = f" (and {len(odd) - 1} more such names)" if len(odd) > 1 else ""
+        return (
+            [f"{odd[0]}{more}: make the groups of the pattern tell each other apart, or give it a `reverse`"]
+            if odd
+            else []
+        )
 
     def _metadata(self, aliases: dict[str, str]) -> dict[str, str]:
         """Keep the input's metadata less its alias entries, and record the new aliases."""
@@ -301,7 +319,11 @@ class _Planner:
             )
         for instance in ledger.instances:
             for name in instance.missing if not (instance.rule.fill and instance.rule.lone_optional) else ():
-                missing.setdefault(name, (instance.rule.origin, "missing from the input"))
+                others = instance.other_spellings.get(name)
+                text = "missing from the input" + (
+                    f", and so is {' and '.join(others)}, which would do as well" if others else ""
+                )
+                missing.setdefault(name, (instance.rule.origin, text))
         return Fates(
             missing=tuple((n, o, text) for n, (o, text) in missing.items()),
             unexpected=tuple((original(n), origin, text) for n, (text, origin) in ledger.unexpected.items()),

@@ -36,6 +36,7 @@ class Recipes:
     mismatches: list[tuple[str, Any, str]] = field(default_factory=list)
     _cache: dict[Any, Recipe | tuple[Problem, ...]] = field(default_factory=dict)
     _shapes: dict[Any, str | None] = field(default_factory=dict)
+    _simple: dict[Any, Recipe | None] = field(default_factory=dict)
 
     @property
     def facts(self) -> Facts:
@@ -49,6 +50,20 @@ class Recipes:
 
     def recipe(self, instance: Instance) -> Recipe | None:
         """Give the recipe of a complete instance; None where something does not fit, which is then a problem."""
+        if len(instance.sources) == 1 and len(instance.sources[0]) == 1 and not instance.members:
+            entry = self.inputs.entry(instance.sources[0][0])
+            simple = (instance.rule.number, entry.dtype, entry.shape)
+            if simple not in self._simple:
+                self._simple[simple] = self._any(instance) if self._fits_alone(instance, entry) else None
+            return self._simple[simple] or self._any(instance)
+        return self._any(instance)
+
+    def _fits_alone(self, instance: Instance, entry: TensorEntry) -> bool:
+        """Whether nothing is wrong with the shape, so that its recipe serves every instance of that shape."""
+        suffix = signature(instance.rule, [(0, entry.shape)]) if instance.rule.local else ""
+        return self._shape_problem(instance.rule.source[0], entry, suffix) is None
+
+    def _any(self, instance: Instance) -> Recipe | None:
         entries = [[self.inputs.entry(n) for n in group] for group in instance.sources]
         shapes = [(k, e.shape) for k, group in enumerate(entries) for e in group]
         rule = instance.rule

@@ -94,7 +94,8 @@ class Report:
             (len(self.unexpected), "unexpected"),
             (len(self.shape_mismatch), "mismatched"),
         ]
-        text = ", ".join(f"{n} {word}" for n, word in counts).replace("1 tensors", "1 tensor")
+        text = ", ".join(f"{n} {word}" for n, word in counts)
+        text = text.replace("tensors", "tensor", 1) if converted == 1 else text
         return (
             f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s"
             if self.bytes_written or self.seconds
@@ -159,13 +160,15 @@ def make_report(
     """Put together what a plan decided and what a run found; ``casts`` are the counts of casts by destination."""
     lowering, loaded, cast = Lowering(plan.header), [], []
     fates = plan.fates
+    ops_of: dict[int, tuple[Any, ...]] = {}
     for step in plan.steps:
         if step.recipe is None or step.kind != "move":
             continue
-        ops = tuple(op.yaml() for op in step.recipe.chain.ops())
-        spec = {n: o for o, group in zip(step.recipe.outputs, step.targets) for n in group}
-        for source, target in pairs(lowering, step):
-            made = spec[target]
+        if id(step.recipe) not in ops_of:
+            ops_of[id(step.recipe)] = tuple(op.yaml() for op in step.recipe.chain.ops())
+        ops = ops_of[id(step.recipe)]
+        for source, target, k in pairs(lowering, step):
+            made = step.recipe.outputs[k]
             loaded.append(Loaded(source, target, ops, made.dtype, made.shape))
             was = plan.header.tensors[source].dtype
             if was != made.dtype:
@@ -183,7 +186,7 @@ def make_report(
     return Report(
         map=plan.map_name,
         direction=" -> ".join(plan.sides),
-        loaded=tuple(sorted(loaded, key=lambda x: natural_key(x.source))),
+        loaded=tuple(loaded),
         missing=tuple(Fate(n, text) for n, _, text in fates.missing),
         unexpected=tuple(Fate(n, text) for n, _, text in fates.unexpected),
         shape_mismatch=tuple(Fate(n, text) for n, _, text in fates.shape_mismatch),
@@ -196,7 +199,7 @@ def make_report(
         cast=tuple(cast),
         filled=tuple(n for s in plan.steps if s.kind == "fill" for n in s.target_names()),
         stripped=fates.stripped,
-        notes=plan.header.notes,
+        notes=plan.notes,
         problems=tuple(problems),
         bytes_written=bytes_written,
         seconds=seconds,

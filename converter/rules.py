@@ -150,6 +150,7 @@ class RegexRule:
     back: Regex | str
     dtypes: tuple[str | None, str | None]
     optional: bool
+    automatic: bool = True  # the way back follows from the pattern, it is not stated
 
     def inverse(self) -> RegexRule:
         """Swap the directions; raises MapError for a rename that leads one way only."""

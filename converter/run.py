@@ -15,6 +15,7 @@ from converter.errors import FormatError, MapError, MismatchError, Problem, Usag
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
 from converter.formats import Checkpoint, Output, check_target, layout, open_checkpoint
+from converter.formats.text import many_objects
 from converter.lowering import Label, Lowering
 from converter.mapfile import load_map, read_map
 from converter.plan import make_plan
@@ -184,7 +185,8 @@ def load_rules(map: PathLike, settings: Settings, reverse: bool) -> Ruleset:
 
 def plan_open(checkpoint: Checkpoint, rules: Ruleset, settings: Settings) -> Plan:
     """Plan the conversion of an open checkpoint; what is wrong with it is found by :func:`converter.verify.verify`."""
-    steps = make_plan(rules, checkpoint.header, settings)
+    with many_objects():
+        steps = make_plan(rules, checkpoint.header, settings)
     return Plan(**{f.name: getattr(steps, f.name) for f in fields(steps)}, input=checkpoint.path)
 
 

@@ -127,6 +127,7 @@ class Plan:
     problems: tuple[Problem, ...]
     sizes: tuple[tuple[str, Any, str], ...]
     allow_overflow: bool = False
+    notes: tuple[str, ...] = ()
     expected: tuple[tuple[str, ...], tuple[str, ...]] = field(default=((), ()), repr=False)
 
     @cached_property

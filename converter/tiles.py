@@ -13,9 +13,9 @@ import numpy as np
 from converter import casts
 from converter.boxes import choose_box, plan_reads, walk
 from converter.casts import Counts, convert
-from converter.kernels import Buffer, bytes_of, numpy_dtype, rearrange
+from converter.kernels import SCRATCH_BYTES, Buffer, bytes_of, numpy_dtype, rearrange
 from converter.layout import Dims
-from converter.moves import Gather, PatternSource, Produce, Source, Tile
+from converter.moves import FileSource, Gather, PatternSource, Produce, Source, Tile
 from converter.spec import DTYPES
 from converter.transfer import Files, Worker
 from converter.virtual import CONSTANT, Block, clip
@@ -34,7 +34,7 @@ def chunk_of(memory: int) -> int:
 
 def usable(memory: int) -> int:
     """Give the bytes of a thread's memory that are left for what is read and written."""
-    return max(0, memory - chunk_of(memory) * casts.TEMPORARY)
+    return max(0, memory - chunk_of(memory) * casts.TEMPORARY - min(SCRATCH_BYTES, memory // 4))
 
 
 class Workspace(Worker):
@@ -73,7 +73,7 @@ class Workspace(Worker):
 
     def count(self, name: str, counts: Counts) -> None:
         """Add to what casting a tensor could not keep."""
-        if counts is not casts.NONE:
+        if any(counts):
             self.counts[name] = counts.plus(Counts(*self.counts.get(name, casts.NONE)))
 
 
@@ -106,6 +106,12 @@ def tile_tasks(tile: Tile, memory: int) -> Iterator[tuple[int, Task]]:
     frame = Frame(produce.dtype, produce.sources, tile.double)
     read, write, extra = frame.sizes(block)
     box = choose_box(block.dims, read, write, extra, memory)
+    if read and len(box) < 2 and (not box or block.dims[0][1:] == (1, 1)):
+        total, step = (block.dims[0][0], box[0]) if box else (1, 1)
+        for at in range(0, total, step):
+            size = min(step, total - at)
+            yield size * write, _Run(produce, frame, block, at, size)
+        return
     for dst, src, dims in walk(block.dims, box):
         piece = block._replace(dst=block.dst + dst, src=block.src + src, dims=dims)
         yield piece.size * write, _Box(produce, frame, piece)
@@ -131,6 +137,30 @@ def chunk_elements(frame: Frame, blocks: Sequence[Block], memory: int) -> int:
     scattered = any(b.dims and b.dims[-1][2] * sizes[k][0] >= RUN_BYTES for k, b in enumerate(blocks))
     step = most if scattered else min(most, max(GATHER_BYTES // sizes[0][1], min(period, most)))
     return step // period * period if step >= period else step
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A range of a block that is contiguous in its source and in the tensor: read, cast, written, and nothing else."""
+
+    produce: Produce
+    frame: Frame
+    block: Block
+    start: int
+    size: int
+
+    def __call__(self, work: Worker) -> None:
+        assert isinstance(work, Workspace)
+        work.reset()
+        produce, frame, block = self.produce, self.frame, self.block
+        source = frame.sources[block.slot]
+        assert isinstance(source, FileSource)
+        src = work.take(self.size, numpy_dtype(source.dtype))
+        out = work.take(self.size, numpy_dtype(frame.dtype))
+        work.files.read(source.file, bytes_of(src), source.offset + (block.src + self.start) * src.itemsize)
+        counts = convert(src, source.dtype, out, frame.dtype, block.chain, frame.double, work.chunk)
+        work.count(produce.name, counts)
+        work.files.write(produce.file, bytes_of(out), produce.offset + (block.dst + self.start) * out.itemsize)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ def unexpected(plan: Plan) -> Iterable[Problem]:
                 closest(key, candidates) if len(near) < 50 and origin is None and key not in candidates else None
             )
         hint = near[key]
+        if origin is None and key in candidates and re.search(r"(?<!\d)0\d", name):
+            text += f" ('{candidates[key]}' writes 7 as 7, not as 07)"
         out.append(
             Problem(
                 text + (f" (did you mean {candidates[hint]}?)" if hint else ""),

@@ -29,6 +29,7 @@ class Node:
     value: Any
     origin: Origin
     keys: dict[str, Origin] = field(default_factory=dict, compare=False)
+    rendered: bool = False  # the value of a {{ expression }}, which is text where text is wanted
 
     def plain(self) -> Any:
         """Give the value as plain data."""

@@ -216,6 +216,21 @@ def parse_size(value: Any) -> Dim:
         raise OpError(str(e)) from None
 
 
+def parse_permutation(value: Any, what: str) -> tuple[int, ...]:
+    """Read an order of 0..n-1; raises OpError."""
+    if not isinstance(value, list) or not value or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+        raise OpError(f"{value!r} is no list of whole numbers: {what}")
+    if sorted(value) != list(range(len(value))):
+        raise OpError(f"{value!r} is not an order of 0..{len(value) - 1}: {what}")
+    return tuple(value)
+
+
+def check_size(size: Dim, what: str) -> None:
+    """Refuse a size below 0; raises OpError."""
+    if isinstance(size, int) and size < 0:
+        raise OpError(f"{what} would have the size {size}")
+
+
 def parse_dim(value: Any) -> int:
     """Read an axis number; raises OpError."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -227,7 +242,7 @@ def fields_of(argument: Any, required: Sequence[str], optional: Sequence[str] = 
     """Check the keys of an argument that is a mapping; raises OpError."""
     if not isinstance(argument, dict):
         raise OpError(f"takes a mapping with {', '.join(required)}, not {argument!r}")
-    unknown = sorted(set(argument) - {*required, *optional})
+    unknown = sorted(map(str, set(argument) - {*required, *optional}))
     missing = [k for k in required if k not in argument]
     if unknown or missing:
         raise OpError(

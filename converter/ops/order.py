@@ -19,6 +19,7 @@ from converter.ops.base import (
     axis_of,
     fields_of,
     parse_dim,
+    parse_permutation,
 )
 
 
@@ -41,10 +42,7 @@ class Order(Op):
     def parse(cls, argument: Any, context: OpContext) -> Self:
         """Read `dim` and `to`."""
         given = fields_of(argument, ["dim", "to"])
-        to = given["to"]
-        if not isinstance(to, list) or sorted(map(str, to)) != sorted(map(str, range(len(to)))):
-            raise OpError(f"to is {to!r}, not an order of the parts 0..{len(to) - 1 if isinstance(to, list) else 'n'}")
-        return cls(parse_dim(given["dim"]), tuple(to))
+        return cls(parse_dim(given["dim"]), parse_permutation(given["to"], "to has the input part of each output part"))
 
     def infer(self, flow: Flow, fresh: Fresh) -> Inferred:
         """Keep the shape, whose axis the parts must divide."""

@@ -19,6 +19,7 @@ from converter.ops.base import (
     OpError,
     Value,
     axis_of,
+    check_size,
     fields_of,
     parse_dim,
     parse_size,
@@ -37,6 +38,7 @@ def resized(value: Value, dim: int, to: Dim, grow: bool) -> tuple[Dim, Value]:
     assert value.shape is not None
     axis = axis_of(dim, len(value.shape))
     have = value.shape[axis]
+    check_size(to, f"axis {axis}")
     if isinstance(have, int) and isinstance(to, int) and (have > to if grow else have < to):
         raise OpError(f"axis {axis} has {have}, which cannot be {'padded' if grow else 'trimmed'} to {to}")
     return have, Value(value.bound, (*value.shape[:axis], to, *value.shape[axis + 1 :]))

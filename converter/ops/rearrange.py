@@ -27,7 +27,7 @@ def parse_side(text: str) -> Groups:
         elif token == ")" and inside is not None:
             groups.append(tuple(n for n in inside if n != "1"))
             inside = None
-        elif token in "()" or (not token[0].isalnum() and token[0] != "_"):
+        elif not re.fullmatch(r"[A-Za-z0-9_]+", token):
             raise OpError(f"'{token}' is out of place in '{text.strip()}'")
         elif inside is not None:
             inside.append(token)

@@ -21,6 +21,7 @@ from converter.ops.base import (
     OpError,
     Value,
     axis_of,
+    check_size,
     fields_of,
     one,
     parse_dim,
@@ -77,6 +78,8 @@ class Split(Op):
             return Inferred(tuple(Value(value.bound, None) for _ in self.parts), inverse)
         axis = axis_of(self.dim, len(value.shape))
         whole, have = total(self.parts), value.shape[axis]
+        for k, part in enumerate(self.parts):
+            check_size(part, f"part {k}")
         if isinstance(whole, int) and isinstance(have, int) and whole != have:
             raise OpError(f"axis {axis} has {have}, the parts {list(self.parts)} add up to {whole}")
         out = tuple(Value(value.bound, (*value.shape[:axis], p, *value.shape[axis + 1 :])) for p in self.parts)

@@ -6,7 +6,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from converter.dims import render_shape
-from converter.ops.base import A, Applied, Family, Flow, Fresh, Inferred, Op, OpContext, OpError, Value
+from converter.ops.base import (
+    A,
+    Applied,
+    Family,
+    Flow,
+    Fresh,
+    Inferred,
+    Op,
+    OpContext,
+    OpError,
+    Value,
+    parse_permutation,
+)
 
 
 @dataclass(frozen=True)
@@ -33,11 +45,7 @@ class Transpose(Op):
         """Read nothing, or a permutation."""
         if argument is None:
             return cls()
-        if not isinstance(argument, list) or sorted(map(str, argument)) != sorted(map(str, range(len(argument)))):
-            raise OpError(
-                f"{argument!r} is not a permutation of 0..{len(argument) - 1 if isinstance(argument, list) else 'n'}"
-            )
-        return cls(tuple(argument))
+        return cls(parse_permutation(argument, "the input axis of each output axis"))
 
     def _axes(self, rank: int) -> tuple[int, ...]:
         return (1, 0) if self.axes is None and rank == 2 else self.axes or ()
