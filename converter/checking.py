@@ -10,8 +10,9 @@ from converter.dims import Dim
 from converter.document import ParamDoc
 from converter.errors import MapError, Origin, Problem
 from converter.facts import Facts, Settings, check_params
+from converter.inputs import read_inputs
 from converter.mapfile import data_dir, load_map, read_map
-from converter.matching import Matcher, read_inputs
+from converter.matching import Matcher
 from converter.rules import Rule, Ruleset
 from converter.spec import Header
 from converter.yamltree import Node

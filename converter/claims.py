@@ -6,40 +6,14 @@ drop; a name of a template's form that is out of range or ruled out (unexpected,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any
 
-from converter.errors import ConvertError, MapError, MismatchError, Origin, Problem
-from converter.expressions import Expr
-from converter.matching import Inputs, Key, Matcher
-from converter.names import Label, Renderer, Template, TemplateError, renderer
-from converter.rules import Drop, RegexRule, Rule, Scope, Term
-
-MAX_NAMES = 1_000_000  # that a map may stand for in one run
-Members = dict[str, tuple[Label, ...]]
-
-
-@dataclass
-class Instance:
-    """A rule for one value of its free indices: the names of each term, in row-major order over its bound indices.
-
-    ``sources`` are names of the input as rules see them; a name that is not there stands in ``missing`` too.
-    """
-
-    rule: Rule
-    values: dict[str, Label]
-    members: Members
-    sources: list[list[str]]
-    targets: list[list[str]]
-    missing: list[str] = field(default_factory=list)
-    other_spellings: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of its inputs are there."""
-        return not self.missing
+from converter.errors import ConvertError, Origin, Problem
+from converter.expand import Expander, Instance
+from converter.matching import Key, Matcher
+from converter.names import Label
+from converter.rules import Drop, RegexRule, Rule, Scope
 
 
 @dataclass
@@ -57,225 +31,37 @@ class Ledger:
 
 
 class Claims:
-    """Expand a ruleset over matched names into a ledger."""
+    """Judge the names of a matched input by a ruleset."""
 
     def __init__(self, matcher: Matcher, unmatched: str) -> None:
         self.matcher, self.unmatched = matcher, unmatched
         self.rules, self.inputs, self.facts = matcher.rules, matcher.inputs, matcher.facts
         self.ledger = Ledger()
-        self._expanded = 0
+        self.expander = Expander(matcher)
         self._failed: set[int] = set()  # rules that could not be expanded: their names are not judged
-        self._present: dict[str, bool] = {}
-        self._renderers: dict[tuple[str, int], Renderer] = {}
-        self._from_forms: list[tuple[Rule, Term, int, Any]] | None = None
 
     def run(self) -> Ledger:
         """Judge every name; problems are collected in the ledger."""
         for rule in self.rules.rules:
             try:
-                self._expand(rule)
+                self.ledger.instances += self.expander.instances(rule)
             except ConvertError as e:
                 if e.exit_code != 1:
                     raise
                 self._failed.add(rule.number)
                 self.ledger.problems += e.problems
+        self._settle_spellings()
         self._settle_scopes()
         self._claim()
         self._judge_rest()
         return self.ledger
 
-    # Expansion.
-
-    def _expand(self, rule: Rule) -> None:
-        for term in rule.target:
-            if any(h.single is None for h in term.name.holes):
-                self.matcher.form(term.name, 1 - rule.side, rule.origin, check=True)
-        found = resting = 0
-        empty: str | None = None
-        for values in self._free_values(rule):
-            members = self._members(rule, values)
-            if members is None:
-                resting += 1
-                continue
-            if not _size(members):
-                empty = next(n for n, labels in members.items() if not labels)
-                continue
-            found += 1
-            self.ledger.instances.append(self._instance(rule, values, members))
-        if not found and not rule.scopes and rule.source and (empty or not (resting or rule.conditions)):
-            self.ledger.problems.append(Problem(self._nothing(rule, empty), "unused", None, rule.origin))
-
-    def _nothing(self, rule: Rule, empty: str | None) -> str:
-        """Say why a rule stands for no tensor at all."""
-        for name in (*rule.free, *rule.bound):
-            size = self.rules.indices[name].size
-            if size is not None and (name in rule.free or name == empty) and self.facts.evaluate(size) == 0:
-                return f"stands for no tensor: {name} has no values, {self.facts.reason([size.dim()]) or size.text}"
-        return f"matches no tensor: nothing has the form '{rule.source[0].name}'"
-
-    def _spend(self, names: int, rule: Rule, index: str) -> None:
-        """Refuse to expand a map beyond all bounds: a size with a digit too many."""
-        if names > MAX_NAMES:
-            size = self.rules.indices[index].size
-            reason = self.facts.reason([size.dim()]) if size is not None else ""
-            text = f"stands for more than {MAX_NAMES} tensors" + (f", {reason}" if reason else "")
-            raise MismatchError(Problem(text, "size", None, rule.origin))
-
-    def _range(self, rule: Rule, name: str, values: Mapping[str, Label]) -> Sequence[Label]:
-        index = self.rules.indices[name]
-        if index.size is None:
-            return index.keys
-        count = self.matcher.count_of(name, values)
-        if count is None:
-            if all(name not in self.matcher.tables[rule.number, k].order for k in range(len(rule.source))):
-                raise self.matcher.unknown(name, f"and '{rule.target[0].name}' is written for each {name}", rule.origin)
-            return ()
-        return range(count)
-
-    def _free_values(self, rule: Rule) -> Iterator[dict[str, Label]]:
-        order = self._ordered(rule.free)
-
-        def walk(k: int, values: dict[str, Label]) -> Iterator[dict[str, Label]]:
-            if k == len(order):
-                self._expanded += 1
-                self._spend(self._expanded, rule, order[-1] if order else "")
-                yield dict(values)
-                return
-            labels = self._range(rule, order[k], values)
-            self._spend(len(labels), rule, order[k])
-            for label in labels:
-                values[order[k]] = label
-                yield from walk(k + 1, values)
-            values.pop(order[k], None)
-
-        yield from walk(0, {})
-
-    def _ordered(self, names: tuple[str, ...]) -> list[str]:
-        """Order indices so that a ragged one comes after those that its count depends on."""
-
-        def depth(name: str, seen: frozenset[str] = frozenset()) -> int:
-            size = self.rules.indices[name].size
-            inner = (size.names & set(self.rules.indices)) - seen if size is not None else frozenset()
-            return 1 + max((depth(n, seen | {name}) for n in inner), default=0)
-
-        return sorted(names, key=lambda n: depth(n))
-
-    def _members(self, rule: Rule, values: Mapping[str, Label]) -> Members | None:
-        """The values of each bound index, None where the conditions hold for none; raises MismatchError."""
-        if not rule.bound:
-            return {} if not rule.conditions or self._holds(rule, values) else None
-        order = self._ordered(rule.bound)
-        rows: list[dict[str, Label]] = [{}]
-        for name in order:
-            self._spend(len(rows) * len(self._range(rule, name, {**values, **rows[0]})) if rows else 0, rule, name)
-            rows = [{**row, name: label} for row in rows for label in self._range(rule, name, {**values, **row})]
-        if rule.conditions:
-            rows = [row for row in rows if self._holds(rule, {**values, **row})]
-            if not rows:
-                return None
-        members = {name: tuple(dict.fromkeys(row[name] for row in rows)) for name in order}
-        if len(rows) != _size(members):
-            raise MismatchError(
-                Problem(
-                    f"{' and '.join(order)} have different members for each other (by a condition, or a count that depends on an index), "
-                    "so that their tensors form no block that could be joined",
-                    "size",
-                    None,
-                    rule.origin,
-                )
-            )
-        return members
-
-    def _holds(self, rule: Rule, values: Mapping[str, Label]) -> bool:
-        decided = self.matcher.holds(rule, values)
-        if decided is None:
-            expr = next(
-                c for c in rule.conditions if c.expr is not None and self.facts.evaluate(c.expr, values) is None
-            )
-            name = next(
-                n for n in sorted((expr.expr or _NEVER).names) if n not in self.facts.values and n not in values
-            )
-            raise self.matcher.unknown(name, f"and `when: {expr.expr.text if expr.expr else ''}` needs it", expr.origin)
-        return decided and all(
-            self._presence(c.name, values, c.origin) == (c.kind == "with")
-            for c in rule.conditions
-            if c.name is not None
-        )
-
-    def _presence(self, template: Template, values: Mapping[str, Label], origin: Origin) -> bool:
-        """Whether a `from` tensor, or its image on the way back, is in the input."""
-        name = self.render(template, values, 0, origin)
-        if name not in self._present:
-            self._present[name] = self._look_up(name)
-        return self._present[name]
-
-    def _look_up(self, name: str) -> bool:
-        if self._from_forms is None:
-            terms = [(r, t, k) for r in self.rules.rules for k, t in enumerate(r.source if r.side == 0 else r.target)]
-            self._from_forms = [(r, t, k, self.matcher.form(t.name, 0, r.origin)) for r, t, k in terms]
-        for rule, term, k, form in self._from_forms:
-            found = form.match(name)
-            if found is None:
-                continue
-            if rule.side == 0:
-                key = tuple(found[i] for i in (*rule.free, *term.bound))
-                return bool(self.matcher.name_at(rule, k, key))
-            if len(rule.source) == 1 and not rule.source[0].bound and not term.bound:
-                return bool(self.matcher.name_at(rule, 0, tuple(found[i] for i in rule.free)))
-        if self.rules.side == 0 and name in self.inputs:
-            return True
-        raise MapError(Problem(f"with: no rule maps '{name}' one to one", "map", None, None))
-
-    def _instance(self, rule: Rule, values: dict[str, Label], members: Members) -> Instance:
-        instance = Instance(rule, values, members, [], [])
-        free: Key = tuple([values[i] for i in rule.free])
-        for k, term in enumerate(rule.source):
-            names: list[str] = []
-            for bound in product(*[members[i] for i in term.bound]) if term.bound else _NO_BOUND:
-                found = self.matcher.name_at(rule, k, free + bound)
-                if len(found) > 1:
-                    text = f"stands in the input beside {found[1]}, which is the same tensor"
-                    self.ledger.problems.append(Problem(text, "spelling", found[0], rule.origin))
-                    self.ledger.claimed.update(dict.fromkeys(found[1:], instance))
-                if found:
-                    names.append(found[0])
-                else:
-                    at = {**values, **dict(zip(term.bound, bound))}
-                    name = self.render(self._spelled(term), at, rule.side, rule.origin)
-                    names.append(name)
-                    instance.missing.append(name)
-                    others = [
-                        self.render(t.template, at, rule.side, rule.origin) for t in term.spellings if not t.choices
-                    ]
-                    if len(others) > 1:
-                        instance.other_spellings[name] = [n for n in others if n != name]
-            instance.sources.append(names)
-        for term in rule.target:
-            at_all = [values]
-            if term.bound:
-                rows = product(*[members[i] for i in term.bound])
-                at_all = [{**values, **dict(zip(term.bound, bound))} for bound in rows]
-            instance.targets.append([self.render(term.name, at, 1 - rule.side, rule.origin) for at in at_all])
-        return instance
-
-    def _spelled(self, term: Term) -> Template:
-        """The spelling of a missing name: that of the file where a group prefix was chosen, else the first."""
-        active = [s for s in range(len(term.spellings)) if self.matcher.active(term, s)]
-        return term.spellings[active[0] if active else 0].template
-
-    def render(self, template: Template, values: Mapping[str, Label], side: int, origin: Origin) -> str:
-        """Write a name of a side of the map; raises MismatchError where a size of it is not known."""
-        make = self._renderers.get((template.text, side))
-        if make is None:
-            make = self._renderers[template.text, side] = renderer(
-                template, self.rules.indices, side, self.facts.numbers
-            )
-        try:
-            return make(values)
-        except KeyError as e:
-            raise self.matcher.unknown(str(e.args[0]), f"the name '{template}' needs it", origin) from None
-        except TemplateError as e:
-            raise MismatchError(Problem(str(e), "size", None, origin)) from None
+    def _settle_spellings(self) -> None:
+        """Two spellings of one tensor in one file are an error; the second is not unexpected on top of it."""
+        for instance, found in self.expander.clashes:
+            text = f"stands in the input beside {found[1]}, which is the same tensor"
+            self.ledger.problems.append(Problem(text, "spelling", found[0], instance.rule.origin))
+            self.ledger.claimed.update(dict.fromkeys(found[1:], instance))
 
     # Optional scopes: all or none.
 
@@ -304,7 +90,7 @@ class Claims:
             for i in needed:
                 self.ledger.absent.update(dict.fromkeys(i.missing, i.rule.origin))
         else:
-            label = self.render(scope.label, at, 0, scope.origin)
+            label = self.expander.render(scope.label, at, 0, scope.origin)
             self.ledger.absent[label or needed[0].missing[0]] = scope.origin
 
     # Claims.
@@ -387,12 +173,12 @@ class Claims:
             return "unexpected"
         term = next((t for k, t in enumerate(rule.source) if len(t.spellings) > spelling), rule.source[0])
         if not self.matcher.active(term, spelling):
-            return f"unexpected: this file spells such names as '{self._spelled(term)}'"
+            return f"unexpected: this file spells such names as '{self.expander.spelled(term)}'"
         for c in rule.conditions:
             if c.expr is not None and not self.facts.evaluate(c.expr, values):
                 return f"unexpected: when is false: {c.expr.text} ({c.expr.explain({**self.facts.values, **values})})"
-            if c.name is not None and self._presence(c.name, values, c.origin) != (c.kind == "with"):
-                shown = self.render(c.name, values, 0, c.origin)
+            if c.name is not None and self.expander.presence(c.name, values, c.origin) != (c.kind == "with"):
+                shown = self.expander.render(c.name, values, 0, c.origin)
                 return f"unexpected: {shown} is {'not ' if c.kind == 'with' else ''}there ({c.kind}: {c.name})"
         return f"unexpected: it has the form of '{term.spellings[min(spelling, len(term.spellings) - 1)].template}', but no index gives this number"
 
@@ -414,17 +200,3 @@ class Claims:
             self.ledger.dropped[name] = None
         else:
             self.ledger.unexpected[name] = ("unexpected: no rule names it", None)
-
-
-_NO_BOUND: tuple[Key, ...] = ((),)
-_NEVER = Expr("", frozenset(), None)  # type: ignore[arg-type]
-
-
-def _size(members: Members) -> int:
-    size = 1
-    for labels in members.values():
-        size *= len(labels)
-    return size
-
-
-__all__ = ["Claims", "Inputs", "Instance", "Ledger"]

@@ -35,7 +35,7 @@ _UNITS = {
 }
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A number of bytes: 500B, 64MB, 2GiB."""
 
     name = "SIZE"

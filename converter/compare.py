@@ -10,11 +10,12 @@ import numpy as np
 
 from converter.errors import MismatchError
 from converter.kernels import Buffer, numpy_dtype
-from converter.moves import Compare, check_castable
+from converter.moves import check_castable
 from converter.packed import in_bytes
 from converter.spec import DTYPES, Shape
 from converter.tiles import Frame, Task, Workspace, assemble, chunk_elements
 from converter.transfer import Worker
+from converter.values import Compare
 from converter.virtual import Virtual
 
 

@@ -94,6 +94,8 @@ def divide(d: Dim, by: Dim) -> Dim | None:
         return d // by if by and d % by == 0 else None
     if d == by:
         return 1
+    if d == 0:
+        return 0
     divisor = _terms(by)
     if len(divisor) != 1:
         return None

@@ -41,7 +41,7 @@ class Eager:
         return Eager(self.array[(slice(None),) * axis + (slice(start, stop),)])
 
     def pad(self, axis: int, size: int, value: float) -> Eager:
-        """Grow an axis at its end to ``size`` with ``value``; widen as arithmetic does where the dtype cannot hold it."""
+        """Grow an axis at its end to ``size``; widen, as for arithmetic, where the dtype cannot hold ``value``."""
         shape = (*self.shape[:axis], size - self.shape[axis], *self.shape[axis + 1 :])
         work = np.float64 if kernels.works_in_double(self.array.dtype) else np.float32
         more = np.full(shape, value, work)

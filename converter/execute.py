@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from converter.errors import MismatchError, Problem
+from converter.errors import FormatError, MismatchError, Problem
 from converter.moves import Compare, Copy, Gather, Moves, Produce, Runs, Tile, lower
 from converter.pool import Pool
 from converter.transfer import STEP, Files, Worker
@@ -70,7 +70,10 @@ def execute(
     workers = max(1, min(jobs, memory // MIN_MEMORY))
     share = max(MIN_MEMORY, memory) // workers
     crew = [_worker(files, share, moves.computes or bool(compares)) for _ in range(workers)]
-    written = Pool(crew, _tasks(moves, compares, share), progress).run()
+    try:
+        written = Pool(crew, _tasks(moves, compares, share), progress).run()
+    except OSError as error:  # from a caller's read_fd or write_fd
+        raise FormatError(f"cannot read or write: {error}") from error
     outcome = _outcome(written, crew, compares)
     problems = [
         Problem(f"{c.overflow} finite values do not fit its dtype", "overflow", tensor)

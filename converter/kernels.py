@@ -18,7 +18,7 @@ STRIP_BYTES = 4096  # of the source that are read together
 FEW_BYTES = 16  # of an innermost axis for which a loop in C costs more than it does
 NEAR = 128  # cache lines that surely stay in the cache until all of each is used
 PLAIN_BYTES = 128 << 10  # numpy's own order is as good for what fits in the second-level cache
-SCRATCH_BYTES = 2 * STRIP * STRIP_BYTES  # what rearrange takes, at most
+SCRATCH_BYTES = STRIP * STRIP_BYTES * 5 // 4  # what rearrange takes, at most
 
 
 @cache
@@ -73,9 +73,9 @@ def _widened(dst: Buffer, src: Buffer) -> tuple[Buffer, Buffer]:
 def _rearrange(dst: Buffer, src: Buffer) -> None:
     """Copy between arrays without axes of one step, sorted by the strides of ``dst``."""
     few = src.shape[-1] * src.itemsize < FEW_BYTES
-    if few and src.nbytes > PLAIN_BYTES and src.ndim > 1:
-        longest = max(range(src.ndim), key=lambda a: src.shape[a])
-        step = max(1, src.shape[longest] * PLAIN_BYTES // src.nbytes)
+    longest = max(range(src.ndim), key=lambda a: src.shape[a])
+    step = max(1, src.shape[longest] * PLAIN_BYTES // src.nbytes)
+    if few and src.ndim > 1 and step < src.shape[longest]:
         for at in range(0, src.shape[longest], step):
             piece = (slice(None),) * longest + (slice(at, at + step),)
             _rearrange(dst[piece], src[piece])
@@ -95,7 +95,7 @@ def _rearrange(dst: Buffer, src: Buffer) -> None:
 def _in_pieces(dst: Buffer, src: Buffer, row: int) -> None:
     """Copy piece by piece through a scratch that has the order of the source, whose innermost axis is ``row``.
 
-    Its rows do not fall on the same cache sets; rows a power of two apart, the usual sizes of weights, evict each other.
+    Its rows do not fall on the same cache sets, as rows do whose length is a power of two, a usual size of weights.
     """
     extents = [1] * src.ndim
     room = STRIP * STRIP_BYTES // src.itemsize
@@ -105,7 +105,8 @@ def _in_pieces(dst: Buffer, src: Buffer, row: int) -> None:
         room //= extents[axis]
     order = sorted(range(src.ndim), key=lambda a: -src.strides[a])
     back = [order.index(a) for a in range(src.ndim)]
-    scratch = np.empty([extents[a] for a in order[:-1]] + [extents[row] + 64 // src.itemsize], src.dtype)
+    gap = 64 if extents[row] * src.itemsize >= 256 else 0
+    scratch = np.empty([extents[a] for a in order[:-1]] + [extents[row] + gap // src.itemsize], src.dtype)
     for start in product(*(range(0, n, e) for n, e in zip(src.shape, extents))):
         piece = tuple(slice(at, at + e) for at, e in zip(start, extents))
         values = src[piece].transpose(order)

@@ -8,10 +8,10 @@ from math import prod
 
 from converter.dims import Dim
 from converter.flow import apply
-from converter.moves import Compare, FileSource, PatternSource, Produce, Source
 from converter.ops.base import DataCheck, Family
 from converter.spec import Header
 from converter.steps import Constant, Names, Plan, Recipe, Step
+from converter.values import Compare, FileSource, PatternSource, Produce, Source
 from converter.virtual import CONSTANT, Virtual, check_exact
 
 Place = Mapping[str, tuple[int, int]]  # tensor name -> output file number, absolute byte offset

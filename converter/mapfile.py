@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from converter.build import build
-from converter.document import MapDoc, check_version_first, read_document
+from converter.document import MapDoc
 from converter.errors import MapError, Problem, UsageError
+from converter.fields import check_version_first, mapped, read_document
 from converter.folding import clip, closest
 from converter.rules import Ruleset
 from converter.yamltree import Node, load_yaml
@@ -68,7 +69,7 @@ def load_map(node: Node, values: Callable[[Mapping[str, Any]], Mapping[str, Any]
     """
     check_version_first(node)
     if any(isinstance(n.value, str) and _BRACES.search(n.value) for n in node.walk()):
-        from converter.document import mapped, param_doc
+        from converter.document import param_doc
 
         params = node.get("params")
         read = mapped(param_doc)(params) if params is not None else {}

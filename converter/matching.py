@@ -8,67 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from converter.dims import Poly, names, substitute
 from converter.errors import MapError, MismatchError, Origin, Problem
 from converter.expressions import ExpressionError
-from converter.facts import Equation, Facts
-from converter.names import Form, IndexValues, Label, Template, TemplateError, ambiguity, compile_pattern, skeleton
+from converter.facts import Facts
+from converter.forms import Form, ambiguity
+from converter.inputs import Inputs
+from converter.names import IndexValues, Label, Template, TemplateError
+from converter.regexes import compile_pattern
 from converter.rules import Drop, Rule, Ruleset, Term
-from converter.spec import Header, TensorEntry
 
 SLACK = 1000  # a count may pass the number of input tensors by this much
 Key = tuple[Label, ...]
-
-
-@dataclass
-class Inputs:
-    """The tensors of an input under the names that rules see: less a stripped prefix, with aliases of the metadata."""
-
-    entries: dict[str, TensorEntry]
-    stripped: dict[str, int]
-    aliases: dict[str, str]
-    clashes: list[tuple[str, str, str]]
-    by_skeleton: dict[str, list[str]]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.entries or name in self.aliases
-
-    def entry(self, name: str) -> TensorEntry:
-        """The tensor under a name, or that its alias stands for."""
-        return self.entries[name] if name in self.entries else self.entries[self.aliases[name]]
-
-
-def read_inputs(header: Header, prefixes: tuple[str, ...]) -> Inputs:
-    """Strip prefixes and resolve the aliases that the metadata records."""
-    entries: dict[str, TensorEntry] = {}
-    stripped: dict[str, int] = {}
-    clashes: list[tuple[str, str, str]] = []
-
-    def short(name: str, tally: bool) -> str:
-        for prefix in prefixes:
-            if name.startswith(prefix) and len(name) > len(prefix):
-                name = name[len(prefix) :]
-                if tally:
-                    stripped[prefix] = stripped.get(prefix, 0) + 1
-        return name
-
-    for entry in header.tensors.values():
-        name = short(entry.name, True) if prefixes else entry.name
-        if name in entries:
-            clashes.append((name, entries[name].name, entry.name))
-        else:
-            entries[name] = entry
-    aliases: dict[str, str] = {}
-    for alias, stored in header.metadata.items():
-        a, s = short(alias, False), short(stored, False)
-        if s in entries and a not in entries and stored in header.tensors:
-            aliases[a] = s
-    by_skeleton: dict[str, list[str]] = {}
-    for name in (*entries, *aliases):
-        by_skeleton.setdefault(skeleton(name), []).append(name)
-    return Inputs(entries, stripped, aliases, clashes, by_skeleton)
 
 
 @dataclass
@@ -235,16 +186,16 @@ class Matcher:
             if index.size is not None and index.size.text.isidentifier() and index.size.text not in self.facts.values:
                 by_size.setdefault(index.size.text, []).append(name)
         wanted = {i: size for size, names_ in by_size.items() for i in names_}
-        for (_, _), table in self.tables.items() if wanted else ():
+        for table in self.tables.values() if wanted else ():
             columns = [(c, wanted[i]) for c, i in enumerate(table.order) if i in wanted]
             for key, found in table.names.items() if columns else ():
-                name = self.spelled(table, found)
-                if name is None or name in ignored:
+                spelled = self.spelled(table, found)
+                if spelled is None or spelled in ignored:
                     continue
                 for c, size in columns:
                     value = key[c]
                     if isinstance(value, int) and value > highest.get(size, (-1, ""))[0]:
-                        highest[size] = (value, name)
+                        highest[size] = (value, spelled)
         problems = []
         for size, (value, name) in highest.items():
             if value + 1 > len(self.inputs.entries) + SLACK:
@@ -269,21 +220,6 @@ class Matcher:
                 problems.append(Problem(text, "size", None, self.rules.index_origins[name]))
         return problems
 
-    def observe(self) -> None:
-        """Read equations off the shapes of names that match, for every rule whose conditions can be decided by now."""
-        for rule in self.rules.rules:
-            if rule.number in self._settled or (rule.fill is not None and not rule.source):
-                continue
-            done = self._observe_local(rule) if rule.local else self._observe(rule)
-            if done:
-                self._settled.add(rule.number)
-        for rule in self.rules.rules:
-            if rule.number in self._settled and not rule.local and ~rule.number not in self._settled:
-                self._settled.add(~rule.number)
-                self.facts.equations += [
-                    Equation(a, b, rule.source[0].name.text if rule.source else "") for a, b in rule.equations
-                ]
-
     def holds(self, rule: Rule, values: Mapping[str, Label]) -> bool | None:
         """Decide the `when` of a rule for some index values; None where a name is not known yet. Raises MismatchError."""
         for c in rule.conditions:
@@ -301,83 +237,3 @@ class Matcher:
             if not value:
                 return False
         return True
-
-    def _relevant(self, rule: Rule, table: Table) -> Iterator[tuple[Key, str, bool | None]]:
-        used = {n for c in rule.conditions if c.expr is not None for n in c.expr.names}
-        columns = [c for c, i in enumerate(table.order) if i in used]
-        cache: dict[Key, bool | None] = {}
-        counts = self.counts()
-        limits = [
-            (c, n)
-            for c, i in enumerate(table.order)
-            if (n := counts.get(i)) is not None and self.rules.indices[i].size is not None
-        ]
-        for key, found in table.names.items():
-            name = self.spelled(table, found)
-            if name is None or name in self._dropped or any([int(key[c]) >= n for c, n in limits]):
-                continue
-            short = tuple([key[c] for c in columns])
-            if short not in cache:
-                try:
-                    cache[short] = self.holds(rule, {table.order[c]: key[c] for c in columns}) if used else True
-                except MismatchError:
-                    cache[short] = False  # the index is out of the range of a list; told where the name is judged
-            yield key, name, cache[short]
-
-    def _observe(self, rule: Rule) -> bool:
-        decided = True
-        for k, term in enumerate(rule.source):
-            if term.shape is None:
-                continue
-            seen: dict[tuple[int, ...], list[Any]] = {}
-            for _, name, holds in self._relevant(rule, self.tables[rule.number, k]):
-                if holds is None:
-                    decided = False
-                elif holds:
-                    entry = self.inputs.entry(name)
-                    seen.setdefault(entry.shape, [entry.name, 0])[1] += 1
-            for shape, (name, weight) in seen.items() if decided else ():
-                self._equate(term, shape, name, weight, "")
-        return decided
-
-    def _equate(self, term: Term, shape: tuple[int, ...], name: str, weight: int, suffix: str) -> None:
-        if term.shape is None or len(term.shape) != len(shape):
-            return
-        for dim, number in zip(term.shape, shape):
-            if not isinstance(dim, int):
-                self.facts.equations.append(Equation(localise(dim, suffix), number, name, weight))
-
-    def _observe_local(self, rule: Rule) -> bool:
-        instances: dict[Key, list[tuple[int, str]]] = {}
-        free = len(rule.free)
-        for k in range(len(rule.source)):
-            for key, name, holds in self._relevant(rule, self.tables[rule.number, k]):
-                if holds is None:
-                    return False
-                if holds:
-                    instances.setdefault(key[:free], []).append((k, name))
-        seen: set[str] = set()
-        for found in instances.values():
-            suffix = signature(rule, [(k, self.inputs.entry(n).shape) for k, n in found])
-            if suffix in seen:
-                continue
-            seen.add(suffix)
-            for k, name in found:
-                entry = self.inputs.entry(name)
-                self._equate(rule.source[k], entry.shape, entry.name, 1, suffix)
-            self.facts.equations += [
-                Equation(localise(a, suffix), localise(b, suffix), found[0][1]) for a, b in rule.equations
-            ]
-        return True
-
-
-def signature(rule: Rule, shapes: list[tuple[int, tuple[int, ...]]]) -> str:
-    """Name what local sizes of an instance depend on: its rule and the shapes of its inputs. Instances that agree share them."""
-    distinct = sorted(set(shapes))
-    return f"@{rule.number}:{distinct}"
-
-
-def localise(dim: Any, suffix: str) -> Any:
-    """Give the local sizes of a dim (`_f`) the name that they have in one instance."""
-    local = [n for n in names(dim) if n.startswith("_")]
-    return substitute(dim, {n: Poly.of(n + suffix) for n in local}) if local else dim

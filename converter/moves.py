@@ -15,62 +15,16 @@ from operator import attrgetter
 
 from converter.errors import MismatchError, Problem
 from converter.packed import in_bytes
-from converter.spec import DTYPES, Shape
-from converter.virtual import CONSTANT, Block, Virtual
+from converter.spec import DTYPES
+from converter.values import Compare, FileSource, PatternSource, Produce, Source
+from converter.virtual import CONSTANT, Block
+
+__all__ = ["Compare", "Copy", "FileSource", "Gather", "Moves", "PatternSource", "Produce", "Runs", "Tile", "lower"]
 
 RUN_BYTES = 128 << 10  # below this, moving a run through memory is cheaper than a system call of its own
 ACROSS_BYTES = 2048  # the same for runs whose elements lie this far apart in the source, or farther
 RUN_ELEMENTS = 2048  # a run of fewer is not worth a move of its own between two that are computed
 GATHER_BYTES = 1 << 20  # neighbours are assembled in memory up to this size, whatever their runs
-
-
-@dataclass(frozen=True)
-class FileSource:
-    """A tensor in a file: the number of the file, the absolute offset in bytes, dtype (safetensors name) and shape."""
-
-    file: int
-    offset: int
-    dtype: str
-    shape: Shape
-
-
-@dataclass(frozen=True)
-class PatternSource:
-    """A tensor whose value follows from the index.
-
-    ``kind``: ``arange`` (the index along the last axis) or ``causal_mask`` (ones on and below the diagonal of the last
-    two axes, else zeros).
-    """
-
-    kind: str
-    dtype: str
-    shape: Shape
-
-
-Source = FileSource | PatternSource
-
-
-@dataclass(frozen=True)
-class Produce:
-    """A tensor to write: its file, the absolute offset in bytes, dtype, value, and the sources that blocks number."""
-
-    name: str
-    file: int
-    offset: int
-    dtype: str
-    value: Virtual
-    sources: tuple[Source, ...]
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Two values whose bytes must be the same once both are of ``dtype``; ``label`` is given back in the outcome."""
-
-    label: object
-    dtype: str
-    left: Virtual
-    right: Virtual
-    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)

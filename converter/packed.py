@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from converter.errors import MismatchError
 from converter.layout import Dim, normalise
 from converter.spec import DTYPES, nbytes
+from converter.values import Source
 from converter.virtual import CONSTANT, Block, Virtual
-
-if TYPE_CHECKING:
-    from converter.moves import Source
 
 
 def in_bytes(dtype: str, value: Virtual, sources: Sequence[Source]) -> tuple[str, Virtual, tuple[Source, ...]]:

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from converter.casting import Stated
-from converter.claims import Claims, Instance, Ledger
+from converter.claims import Claims, Ledger
 from converter.errors import ConvertError, Problem
+from converter.expand import Instance
 from converter.facts import Facts, Settings, check_params, check_settings
-from converter.matching import Matcher, read_inputs
-from converter.names import Regex
+from converter.inputs import read_inputs
+from converter.learning import learn
+from converter.matching import Matcher
 from converter.recipes import Recipes
+from converter.regexes import Regex
 from converter.rules import Rule, Ruleset, Tie
 from converter.spec import Header, TensorSpec
 from converter.steps import Fates, Plan, Recipe, Step, Tied
@@ -44,7 +47,7 @@ class _Planner:
         ledger, work = Ledger(), TieWork()
         recipes: Recipes | None = None
         try:
-            matcher = self._learn()
+            matcher = learn(self.rules, self.inputs, self.facts, self.settings)
             claims = Claims(matcher, self.settings.unmatched or self.rules.rest)
             ledger = claims.run()
             self.problems += ledger.problems
@@ -61,57 +64,8 @@ class _Planner:
             self.problems += e.problems
         return self._finish(ledger, work, recipes)
 
-    # Facts.
-
-    def _learn(self) -> Matcher:
-        """Run the stages of knowledge: settings, names, equations, counts, defaults."""
-        facts = self.facts
-        facts.add_settings(self.settings)
-        facts.settle()
-        in_names = {
-            n for r in (*self.rules.rules,) for _, t in r.terms() for s in t.spellings for n in s.template.names
-        }
-        in_names |= {n for d in self.rules.drop[0] for t in d.templates for n in t.names}
-        while self._defaults_for(in_names):
-            facts.settle()
-        matcher = Matcher(self.rules, self.inputs, facts)
-        self._observe(matcher)
-        self.problems += matcher.count_from_names()
-        self._observe(matcher)
-        if facts.add_defaults(self.rules.params):
-            facts.settle()
-            self._observe(matcher)
-            self.problems += matcher.count_from_names()
-            self._observe(matcher)
-        out_of_proportion = matcher.check_counts(frozenset(self.settings.set))
-        if out_of_proportion:
-            self.problems += out_of_proportion
-        if any(p.kind == "size" for p in self.problems):
-            raise ConvertError(self.problems.pop())
-        return matcher
-
-    def _defaults_for(self, in_names: set[str]) -> bool:
-        """Add the defaults of sizes that names need, and of those that their expressions need."""
-        wanted = {n for n in in_names if n not in self.rules.indices}
-        for name in list(wanted):
-            param = self.rules.params.get(name)
-            if param is not None and param.expr is not None:
-                from converter.expressions import parse
-
-                wanted |= parse(str(param.expr.value)).names
-        return bool(self.facts.add_defaults(sorted(wanted)))
-
-    def _observe(self, matcher: Matcher) -> None:
-        """Read and solve equations until nothing new follows."""
-        while True:
-            before = len(self.facts.values)
-            matcher.observe()
-            self.facts.settle()
-            if len(self.facts.values) == before:
-                return
-
     def _tie_name(self, claims: Claims, tie: Tie, instance: Instance) -> str:
-        return claims.render(tie.name, instance.values, tie.side, instance.rule.origin)
+        return claims.expander.render(tie.name, instance.values, tie.side, instance.rule.origin)
 
     # Steps.
 
@@ -310,13 +264,13 @@ class _Planner:
         return (kept or {"format": "pt"}) | {a: aliases[a] for a in sorted(aliases)}
 
     def _fates(self, ledger: Ledger, work: TieWork, recipes: Recipes | None) -> Fates:
-        original = lambda n: self.inputs.entries[n].name if n in self.inputs.entries else n  # noqa: E731
+        def original(name: str) -> str:
+            return self.inputs.entries[name].name if name in self.inputs.entries else name
+
         missing: dict[str, tuple[Any, str]] = {}
-        for instance, name, others in work.missing:
-            missing[name] = (
-                instance.rule.origin,
-                f"missing from the input, and so is every name that is tied to it ({others})",
-            )
+        for instance, name, tied in work.missing:
+            text = f"missing from the input, and so is every name that is tied to it ({tied})"
+            missing[name] = (instance.rule.origin, text)
         for instance in ledger.instances:
             for name in instance.missing if not (instance.rule.fill and instance.rule.lone_optional) else ():
                 others = instance.other_spellings.get(name)

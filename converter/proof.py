@@ -17,10 +17,10 @@ from converter.execute import execute
 from converter.flow import Chain, apply, infer
 from converter.formats import Layout
 from converter.lowering import Lowering, constant
-from converter.moves import Compare, FileSource, Source
 from converter.ops.base import Family, OpError, Value
 from converter.spec import TensorSpec
 from converter.steps import Plan, Recipe, Step
+from converter.values import Compare, FileSource, Source
 from converter.virtual import CONSTANT, Virtual
 
 Fd = Callable[[int], int]

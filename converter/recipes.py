@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from converter.casting import CastError, Stated, constant_problem, decide, state
-from converter.claims import Instance
 from converter.dims import Dim, Poly, names, render_shape, substitute
 from converter.errors import Problem
+from converter.expand import Instance
 from converter.expressions import ExpressionError, UnknownName
 from converter.facts import Facts, Settings
 from converter.flow import Chain, infer, origins
-from converter.matching import Inputs, Matcher, localise, signature
+from converter.inputs import Inputs
+from converter.matching import Matcher
+from converter.observing import localise, signature
 from converter.ops.arithmetic import Elementwise
 from converter.ops.base import OpError, Value
 from converter.rules import Rule, Ruleset, Term

@@ -16,8 +16,9 @@ from converter.document import ParamDoc
 from converter.errors import MapError, Origin, Problem
 from converter.expressions import Expr
 from converter.flow import Chain
-from converter.names import Index, Regex, Template
+from converter.names import Index, Template
 from converter.ops.base import Shape
+from converter.regexes import Regex
 
 
 @dataclass(frozen=True)
@@ -200,10 +201,14 @@ class Ruleset:
         problems: list[Problem] = []
         rules: list[Rule] = []
         regexes: list[RegexRule] = []
-        for rule in (*self.rules, *self.regexes):
+        for rule in self.rules:
             try:
-                back = rule.inverse()
-                rules.append(back) if isinstance(back, Rule) else regexes.append(back)
+                rules.append(rule.inverse())
+            except MapError as e:
+                problems += e.problems
+        for rename in self.regexes:
+            try:
+                regexes.append(rename.inverse())
             except MapError as e:
                 problems += e.problems
         if problems:
@@ -221,4 +226,5 @@ class Ruleset:
 
     def one_way(self) -> list[tuple[Origin, str]]:
         """List the rules that have no way back, with the reason."""
-        return [(r.origin, r.back) for r in (*self.rules, *self.regexes) if isinstance(r.back, str)]
+        out = [(r.origin, r.back) for r in self.rules if isinstance(r.back, str)]
+        return out + [(r.origin, r.back) for r in self.regexes if isinstance(r.back, str)]

@@ -179,7 +179,7 @@ def read_config(input: PathLike | None, config: PathLike | None) -> tuple[Mappin
 
 def load_rules(map: PathLike, settings: Settings, reverse: bool) -> Ruleset:
     """Read a map in one direction; raises MapError and UsageError."""
-    rules = load_map(read_map(map), early_values(settings))
+    rules = load_map(read_map(os.fspath(map)), early_values(settings))
     return rules.reverse() if reverse else rules
 
 

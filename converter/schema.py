@@ -6,23 +6,24 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from converter import document as doc
+from converter import ruledoc
 from converter.ops import OPS
 
 Json = dict[str, Any]
 _DEFS: dict[str, type] = {
-    "group": doc.GroupDoc,
-    "equation": doc.RuleDoc,
-    "regex": doc.RegexDoc,
-    "term": doc.TermDoc,
-    "any": doc.AnyDoc,
-    "tied": doc.TiedDoc,
-    "reverse": doc.ReverseDoc,
+    "group": ruledoc.GroupDoc,
+    "equation": ruledoc.RuleDoc,
+    "regex": ruledoc.RegexDoc,
+    "term": ruledoc.TermDoc,
+    "any": ruledoc.AnyDoc,
+    "tied": ruledoc.TiedDoc,
+    "reverse": ruledoc.ReverseDoc,
     "param": doc.ParamDoc,
     "sides": doc.SidesDoc,
     "strip": doc.StripDoc,
     "drop": doc.DropDoc,
     "drop_match": doc.DropMatchDoc,
-    "dtype_sides": doc.DtypeSidesDoc,
+    "dtype_sides": ruledoc.DtypeSidesDoc,
 }
 
 
@@ -63,12 +64,12 @@ def op_schemas() -> list[Json]:
 def map_schema() -> Json:
     """Give the whole schema (JSON Schema draft 2020-12)."""
     defs: Json = {name: class_schema(cls) for name, cls in _DEFS.items()}
-    defs["name"] = {"anyOf": [doc.NAME, {"$ref": "#/$defs/any"}]}
-    defs["one_term"] = {"anyOf": [doc.NAME, {"$ref": "#/$defs/any"}, {"$ref": "#/$defs/term"}]}
+    defs["name"] = {"anyOf": [ruledoc.NAME, {"$ref": "#/$defs/any"}]}
+    defs["one_term"] = {"anyOf": [ruledoc.NAME, {"$ref": "#/$defs/any"}, {"$ref": "#/$defs/term"}]}
     defs["terms"] = {
         "anyOf": [{"$ref": "#/$defs/one_term"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/one_term"}}]
     }
-    defs["dtype"] = {"anyOf": [doc.DTYPE, {"$ref": "#/$defs/dtype_sides"}]}
+    defs["dtype"] = {"anyOf": [ruledoc.DTYPE, {"$ref": "#/$defs/dtype_sides"}]}
     defs["ops"] = {"type": "array", "items": {"$ref": "#/$defs/op"}}
     defs["op"] = {"anyOf": op_schemas()}
     member: Json = {

@@ -10,12 +10,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from converter.claims import Claims, Instance
 from converter.dims import Poly, names, render_shape, substitute
 from converter.errors import MismatchError, Problem
+from converter.expand import Expander, Instance
 from converter.facts import Facts, Settings
 from converter.formats import Output, layout, open_checkpoint
-from converter.matching import Matcher, read_inputs
+from converter.inputs import read_inputs
+from converter.matching import Matcher
 from converter.plan import make_plan
 from converter.recipes import Recipes
 from converter.rules import Rule, Ruleset
@@ -71,17 +72,17 @@ class _Inventor:
         self.facts.add_defaults(rules.params)
         self.facts.settle()
         self.matcher = Matcher(rules, read_inputs(header, ()), self.facts)
-        self.claims = Claims(self.matcher, "error")
+        self.expander = Expander(self.matcher)
         self.specs: list[TensorSpec] = []
         self.constants: dict[str, Constant] = {}
 
     def stub(self) -> Stub:
         for rule in self.rules.rules:
             self._check_counts(rule)
-            for values in self.claims._free_values(rule) if rule.source else ():
-                members = self.claims._members(rule, values)
+            for values in self.expander.free_values(rule) if rule.source else ():
+                members = self.expander.members(rule, values)
                 if members is not None:
-                    self._add(self.claims._instance(rule, values, members))
+                    self._add(self.expander.instance(rule, values, members))
         return Stub(tuple(self.specs), self.constants)
 
     def _check_counts(self, rule: Rule) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from converter.claims import Instance, Ledger
+from converter.claims import Ledger
 from converter.errors import Problem
+from converter.expand import Instance
 from converter.facts import Facts, Settings
 from converter.flow import Chain
-from converter.matching import Inputs, Matcher
+from converter.inputs import Inputs
+from converter.matching import Matcher
 from converter.rules import Rule, Tie
 
 

@@ -15,13 +15,15 @@ from converter.boxes import choose_box, plan_reads, walk
 from converter.casts import Counts, convert
 from converter.kernels import SCRATCH_BYTES, Buffer, bytes_of, numpy_dtype, rearrange
 from converter.layout import Dims
-from converter.moves import FileSource, Gather, PatternSource, Produce, Source, Tile
+from converter.moves import Gather, Tile
 from converter.spec import DTYPES
 from converter.transfer import Files, Worker
+from converter.values import FileSource, PatternSource, Produce, Source
 from converter.virtual import CONSTANT, Block, clip
 
 GATHER_BYTES = 4 << 20  # of a destination that is assembled, unless its sources are read in runs shorter than RUN_BYTES
 RUN_BYTES = 4096
+SLACK = 1024  # bytes lost to alignment
 PATTERN_BYTES = 40  # of temporaries an element of a computed source
 
 Task = Callable[[Worker], None]
@@ -34,7 +36,7 @@ def chunk_of(memory: int) -> int:
 
 def usable(memory: int) -> int:
     """Give the bytes of a thread's memory that are left for what is read and written."""
-    return max(0, memory - chunk_of(memory) * casts.TEMPORARY - min(SCRATCH_BYTES, memory // 4))
+    return max(0, memory - chunk_of(memory) * casts.TEMPORARY - min(SCRATCH_BYTES, memory // 3))
 
 
 class Workspace(Worker):
@@ -44,7 +46,7 @@ class Workspace(Worker):
         super().__init__(files)
         self.chunk = chunk_of(memory)
         self.memory = usable(memory)
-        self._arena = np.empty(self.memory, np.uint8)  # pages that are never used cost nothing
+        self._arena = np.empty(self.memory + SLACK, np.uint8)  # pages that are never used cost nothing
         self._used = 0
 
     @property
@@ -52,10 +54,9 @@ class Workspace(Worker):
         """Bytes of memory that are left."""
         return max(0, self.memory - self._used)
 
-    def reset(self, used: int = 0) -> int:
-        """Give memory back, down to a mark; returns the mark before."""
-        before, self._used = self._used, used
-        return before
+    def reset(self, mark: int = 0) -> None:
+        """Give memory back, down to a mark."""
+        self._used = mark
 
     @property
     def mark(self) -> int:
@@ -66,7 +67,7 @@ class Workspace(Worker):
         """Give an uninitialised flat array; beyond the memory at hand it is a new one."""
         size = count * dtype.itemsize
         start = -(-self._used // 64) * 64
-        if start + size > self.memory:
+        if start + size > len(self._arena):
             return np.empty(count, dtype)
         self._used = start + size
         return self._arena[start : start + size].view(dtype)
@@ -229,6 +230,10 @@ def evaluate(work: Workspace, frame: Frame, piece: Block, target: Buffer | None)
         target.view(word)[...] = value.view(word)[0]
         return target, Counts(*(c * piece.size for c in counts)) if any(counts) else casts.NONE
     if frame.plain(piece):
+        source = frame.sources[piece.slot]
+        if target is not None and isinstance(source, FileSource) and all(d[1:] == (1, 1) for d in piece.dims):
+            work.files.read(source.file, bytes_of(target.reshape(-1)), source.offset + piece.src * dtype.itemsize)
+            return target, casts.NONE
         values = _values(work, frame, piece, piece.size * dtype.itemsize if target is None else 0)
         if target is None and values.flags.c_contiguous:
             return values, casts.NONE
@@ -240,10 +245,10 @@ def evaluate(work: Workspace, frame: Frame, piece: Block, target: Buffer | None)
         target = work.take(piece.size, dtype).reshape([n for n, _, _ in piece.dims])
     whole = target.flags.c_contiguous
     out = target.reshape(-1) if whole else work.take(piece.size, dtype)
-    source = frame.sources[piece.slot].dtype
-    values = _values(work, frame, piece, piece.size * DTYPES[source].bits // 8)
+    name = frame.sources[piece.slot].dtype
+    values = _values(work, frame, piece, piece.size * DTYPES[name].bits // 8)
     flat = values.reshape(-1) if values.flags.c_contiguous else _packed(work, values)
-    counts = convert(flat, source, out, frame.dtype, piece.chain, frame.double, work.chunk)
+    counts = convert(flat, name, out, frame.dtype, piece.chain, frame.double, work.chunk)
     if not whole:
         rearrange(target, out.reshape(target.shape))
     return target, counts

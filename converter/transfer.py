@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -29,10 +30,17 @@ def by_sendfile(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: in
 def by_memory(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int) -> int:
     """Copy through a small buffer."""
     data = os.pread(src, min(nbytes, BOUNCE), src_offset)
-    done = 0
+    _write(dst, memoryview(data), dst_offset)
+    return len(data)
+
+
+def _write(fd: int, data: memoryview, offset: int) -> None:
+    done = os.pwrite(fd, data, offset)
     while done < len(data):
-        done += os.pwrite(dst, memoryview(data)[done:], dst_offset + done)
-    return done
+        many = os.pwrite(fd, data[done:], offset + done)
+        if not many:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        done += many
 
 
 CopyFunction = Callable[[int, int, int, int, int], int]
@@ -85,9 +93,7 @@ class Files:
         """Write a buffer to an output file; raises FormatError if that fails (no space, ...)."""
         fd = self.write_fd(file)
         try:
-            done = os.pwrite(fd, buffer, offset)
-            while done < len(buffer):
-                done += os.pwrite(fd, buffer[done:], offset + done)
+            _write(fd, buffer, offset)
         except OSError as error:
             raise self._failed("write", "the output", error) from error
 

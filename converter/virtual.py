@@ -6,8 +6,11 @@ comes from (or the constant it is) and the arithmetic it goes through; together 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from math import copysign, prod
 from typing import NamedTuple
 
@@ -92,15 +95,15 @@ class Virtual:
         lengths = (outer, self.shape[axis] * inner)
         low, high = start * inner, stop * inner
         box, strides = ((0, outer), (low, high)), (high - low, 1)
-        pieces: list[Block] = []
-        for block in self.blocks:
-            if outer == 1 and (block.dst >= high or _last(block) < low):
-                continue
-            if outer == 1 and low <= block.dst and _last(block) < high:
-                pieces.append(block._replace(dst=block.dst - low))
-            else:
-                pieces.extend(_relay(block, lengths, box, strides, 0))
-        return Virtual(shape, merge(pieces))
+        if outer == 1:
+            near = self.blocks[bisect_left(self._reach, low) : bisect_left(self.blocks, high, key=lambda b: b.dst)]
+            return Virtual(shape, merge(p for b in near for p in clip(b, low, high, lengths[1])))
+        return Virtual(shape, merge(p for b in self.blocks for p in _relay(b, lengths, box, strides, 0)))
+
+    @cached_property
+    def _reach(self) -> tuple[int, ...]:
+        """How far the blocks up to each one reach: the way to those that hold a range."""
+        return tuple(accumulate((_last(b) for b in self.blocks), max))
 
     def pad(self, axis: int, size: int, value: float) -> Virtual:
         """Grow an axis at its end to ``size``, filled with ``value``."""

@@ -3,6 +3,8 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -241,6 +243,24 @@ def test_a_file_that_shrank_is_an_error(disk, kept, monkeypatch):
         assert caught.value.problems[0].subject == "shard 0"
 
 
+def test_copies_need_no_numpy(disk):
+    """Importing numpy takes longer than converting a small checkpoint."""
+    a, _ = simple(disk)
+    code = f"""
+import sys
+from converter.execute import execute
+from converter.moves import FileSource, Produce
+from converter.virtual import Virtual
+produce = Produce("a", 0, 0, "F32", Virtual.source(0, (300, 200)), (FileSource(0, 3, "F32", (300, 200)),))
+execute([produce], [], lambda _: {disk.fds[0]}, lambda _: {disk.out})
+assert "numpy" not in sys.modules and "ml_dtypes" not in sys.modules
+"""
+    root = os.path.dirname(os.path.dirname(execute.__file__))
+    environment = os.environ | {"PYTHONPATH": root}
+    subprocess.run([sys.executable, "-c", code], check=True, pass_fds=(disk.fds[0], disk.out), env=environment)
+    assert os.pread(disk.out, a.nbytes, 0) == a.tobytes()
+
+
 def test_errors_of_the_system_are_the_projects(disk, monkeypatch):
     _, ta = simple(disk)
     real = disk.out
@@ -254,6 +274,8 @@ def test_errors_of_the_system_are_the_projects(disk, monkeypatch):
     def broken(*_):
         raise OSError(errno.EIO, "Input/output error")
 
+    with pytest.raises(FormatError, match="cannot read or write"):
+        execute.execute([disk.place("a", "F32", ta)], [], broken, lambda _: disk.out)
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(FormatError, match="input file 0: cannot read: Input/output error"):
         disk.run([disk.place("a", "F32", ta.transpose((1, 0)))])

@@ -199,6 +199,15 @@ def test_twenty_thousand_terms_take_no_second():
     assert elapsed < 3, "stack of 20,000 terms should take a fraction of a second"
 
 
+def test_unstacking_what_was_stacked_is_not_quadratic():
+    terms = [Virtual.source(k, (1, 7, 3)) for k in range(6000)]
+    stacked = terms[0].concat(terms[1:], 0)
+    start = time.perf_counter()
+    parts = [stacked.slice(0, k, k + 1) for k in range(6000)]
+    assert time.perf_counter() - start < 2, "this should take a tenth of a second"
+    assert [p.blocks[0].slot for p in parts] == list(range(6000))
+
+
 def test_accounting_finds_gaps_overlaps_and_strays():
     assert covers([(0, [(4, 2)]), (1, [(4, 2)])], 8)
     assert not covers([(0, [(4, 2)]), (0, [(4, 2)])], 8)

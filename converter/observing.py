@@ -1,0 +1,115 @@
+"""What the shapes of matching names say about sizes: one equation for each axis of each distinct shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from converter.dims import Poly, names, substitute
+from converter.errors import MismatchError
+from converter.facts import Equation
+from converter.matching import Key, Matcher, Table
+from converter.rules import Rule, Term
+
+
+class Observer:
+    """Read equations off a matched input, rule by rule, as soon as a rule's conditions can be decided."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher, self.rules, self.inputs, self.facts = matcher, matcher.rules, matcher.inputs, matcher.facts
+        self._settled: set[int] = set()
+
+    def observe(self) -> None:
+        """Read equations off the shapes of names that match, for every rule whose conditions can be decided by now."""
+        for rule in self.rules.rules:
+            if rule.number in self._settled or (rule.fill is not None and not rule.source):
+                continue
+            done = self._observe_local(rule) if rule.local else self._observe(rule)
+            if done:
+                self._settled.add(rule.number)
+        for rule in self.rules.rules:
+            if rule.number in self._settled and not rule.local and ~rule.number not in self._settled:
+                self._settled.add(~rule.number)
+                self.facts.equations += [
+                    Equation(a, b, rule.source[0].name.text if rule.source else "") for a, b in rule.equations
+                ]
+
+    def _relevant(self, rule: Rule, table: Table) -> Iterator[tuple[Key, str, bool | None]]:
+        used = {n for c in rule.conditions if c.expr is not None for n in c.expr.names}
+        columns = [c for c, i in enumerate(table.order) if i in used]
+        cache: dict[Key, bool | None] = {}
+        counts = self.matcher.counts()
+        limits = [
+            (c, n)
+            for c, i in enumerate(table.order)
+            if (n := counts.get(i)) is not None and self.rules.indices[i].size is not None
+        ]
+        for key, found in table.names.items():
+            name = self.matcher.spelled(table, found)
+            if name is None or name in self.matcher.pattern_drops or any([int(key[c]) >= n for c, n in limits]):
+                continue
+            short = tuple([key[c] for c in columns])
+            if short not in cache:
+                try:
+                    cache[short] = self.matcher.holds(rule, {table.order[c]: key[c] for c in columns}) if used else True
+                except MismatchError:
+                    cache[short] = False  # the index is out of the range of a list; told where the name is judged
+            yield key, name, cache[short]
+
+    def _observe(self, rule: Rule) -> bool:
+        decided = True
+        for k, term in enumerate(rule.source):
+            if term.shape is None:
+                continue
+            seen: dict[tuple[int, ...], list[Any]] = {}
+            for _, name, holds in self._relevant(rule, self.matcher.tables[rule.number, k]):
+                if holds is None:
+                    decided = False
+                elif holds:
+                    entry = self.inputs.entry(name)
+                    seen.setdefault(entry.shape, [entry.name, 0])[1] += 1
+            for shape, (name, weight) in seen.items() if decided else ():
+                self._equate(term, shape, name, weight, "")
+        return decided
+
+    def _equate(self, term: Term, shape: tuple[int, ...], name: str, weight: int, suffix: str) -> None:
+        if term.shape is None or len(term.shape) != len(shape):
+            return
+        for dim, number in zip(term.shape, shape):
+            if not isinstance(dim, int):
+                self.facts.equations.append(Equation(localise(dim, suffix), number, name, weight))
+
+    def _observe_local(self, rule: Rule) -> bool:
+        instances: dict[Key, list[tuple[int, str]]] = {}
+        free = len(rule.free)
+        for k in range(len(rule.source)):
+            for key, name, holds in self._relevant(rule, self.matcher.tables[rule.number, k]):
+                if holds is None:
+                    return False
+                if holds:
+                    instances.setdefault(key[:free], []).append((k, name))
+        seen: set[str] = set()
+        for found in instances.values():
+            suffix = signature(rule, [(k, self.inputs.entry(n).shape) for k, n in found])
+            if suffix in seen:
+                continue
+            seen.add(suffix)
+            for k, name in found:
+                entry = self.inputs.entry(name)
+                self._equate(rule.source[k], entry.shape, entry.name, 1, suffix)
+            self.facts.equations += [
+                Equation(localise(a, suffix), localise(b, suffix), found[0][1]) for a, b in rule.equations
+            ]
+        return True
+
+
+def signature(rule: Rule, shapes: list[tuple[int, tuple[int, ...]]]) -> str:
+    """Name what local sizes of an instance depend on: its rule and the shapes of its inputs. Instances that agree share them."""
+    distinct = sorted(set(shapes))
+    return f"@{rule.number}:{distinct}"
+
+
+def localise(dim: Any, suffix: str) -> Any:
+    """Give the local sizes of a dim (`_f`) the name that they have in one instance."""
+    local = [n for n in names(dim) if n.startswith("_")]
+    return substitute(dim, {n: Poly.of(n + suffix) for n in local}) if local else dim

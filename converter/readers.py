@@ -1,0 +1,93 @@
+"""Small parts of a map that are read by themselves: indices and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from converter.dims import Dim, Poly, names
+from converter.expressions import ExpressionError, parse
+from converter.names import Index
+from converter.ops.base import Shape
+from converter.ruledoc import GroupDoc, RuleDoc
+from converter.yamltree import Node
+
+
+def read_index(name: str, node: Node) -> Index:
+    value = node.value
+    if isinstance(value, list):
+        labels = tuple(_label(n) for n in value)
+        _distinct(node, labels)
+        return Index(name, None, labels, labels)
+    if isinstance(value, dict):
+        keys = tuple(value)
+        images = tuple(_label(n) for n in value.values())
+        _distinct(node, images)
+        _distinct(node, keys)
+        return Index(name, None, keys, images)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise node.error(f"index '{name}' is a size, a list or a mapping")
+    if isinstance(value, int) and value < 0:
+        raise node.error(f"index '{name}' runs over {value} values, fewer than none")
+    return Index(name, parse(str(value)))
+
+
+def _label(node: Node) -> Any:
+    if isinstance(node.value, bool) or not isinstance(node.value, int | str):
+        raise node.error("a label of an index is text or a whole number")
+    return node.value
+
+
+def _distinct(node: Node, labels: tuple[Any, ...]) -> None:
+    if not labels:
+        raise node.error("the index has no label")
+    for kind in (str, lambda v: str(v).replace(".", "_")):
+        twice = [v for v in labels if [kind(x) for x in labels].count(kind(v)) > 1]
+        if twice and kind is str:
+            raise node.error(f"label '{twice[0]}' stands twice")
+
+
+def shape_nodes(rules: Iterable[Any]) -> Iterable[Node]:
+    for r in rules:
+        if isinstance(r, GroupDoc):
+            yield from shape_nodes(r.rules)
+        elif isinstance(r, RuleDoc):
+            yield from (n for n in (r.shape, *(t.shape for t in (*r.source, *r.target))) if n is not None)
+
+
+def read_shapes(node: Node, terms: int) -> tuple[Shape, ...]:
+    """Read one shape for each of ``terms`` terms; raises ExpressionError."""
+    value = node.plain()
+    if isinstance(value, str):
+        return (_shape(value.split()),) * terms
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (_shape([value]),) * terms
+    if not isinstance(value, list):
+        raise ExpressionError(f"{value!r} is no shape (dims separated by spaces, or a list)")
+    if terms == 1:
+        return (_shape(value),)
+    if (
+        len(value) != terms
+        and not any((isinstance(v, str) and " " in v.strip()) or isinstance(v, list) for v in value)
+        and terms == 2
+    ):
+        return (_shape(value),)
+    if len(value) != terms:
+        raise ExpressionError(f"there are {len(value)} shapes for {terms} terms, one each is needed")
+    return tuple(_shape(v if isinstance(v, list) else str(v).split()) for v in value)
+
+
+def _shape(dims: Sequence[Any]) -> Shape:
+    out: list[Dim] = []
+    for d in dims:
+        if isinstance(d, bool) or not isinstance(d, int | str):
+            raise ExpressionError(f"{d!r} is no dim (an integer or an expression of sizes)")
+        dim = d if isinstance(d, int) else parse(d).dim()
+        if isinstance(dim, int) and dim < 0:
+            raise ExpressionError(f"a dim of {dim}")
+        if isinstance(dim, Poly) and any(c < 0 for _, c in dim.terms):
+            raise ExpressionError(f"'{d}' subtracts; dims have names, integers, + and *")
+        if any(not n.isidentifier() for n in names(dim)):
+            raise ExpressionError(f"'{d}' is no dim; dims have names, integers, + and * (compute a param with expr)")
+        out.append(dim)
+    return tuple(out)

@@ -1,0 +1,236 @@
+"""The part of a document that says what equals what: names, terms, rules, groups and renames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from converter.errors import Origin
+from converter.fields import (
+    Json,
+    document,
+    expression,
+    flag,
+    key,
+    kind_of,
+    listed,
+    one_of,
+    raw,
+    read_document,
+    text,
+)
+from converter.folding import closest
+from converter.spec import dtype_names, parse_dtype
+from converter.yamltree import Node
+
+# The classes.
+
+NAME: Json = {"type": "string", "description": "a tensor name; {index} holds indices, the rest is literal"}
+EXPR: Json = {"type": ["string", "integer"], "description": "an expression of sizes"}
+DTYPE: Json = {"enum": ["keep", *dtype_names()]}
+SHAPE: Json = {
+    "description": "dims separated by spaces, or a list; several terms: a list with one shape each",
+    "anyOf": [{"type": "string"}, {"type": "array"}],
+}
+
+
+@dataclass(frozen=True)
+class AnyDoc:
+    """`{any: [a, b]}`: spellings of one name; the first is written."""
+
+    node: Node
+    spellings: tuple[str, ...] = key(
+        "any",
+        {"type": "array", "items": NAME, "minItems": 1},
+        "spellings of one tensor; the first is written",
+        listed(text),
+    )
+
+
+@dataclass(frozen=True)
+class NameDoc:
+    """A name, or its spellings, with where it stands."""
+
+    spellings: tuple[str, ...]
+    origin: Origin
+    any: bool = False
+
+
+def name_doc(node: Node) -> NameDoc:
+    """Read a name or `{any: [...]}`."""
+    if isinstance(node.value, dict) and "any" in node.value:
+        spellings = read_document(AnyDoc, node).spellings
+        if not spellings:
+            raise node.error("'any' lists no name")
+        for k, name in enumerate(spellings):
+            if name in spellings[:k]:
+                raise node.error(f"spelling '{name}' stands twice")
+        return NameDoc(spellings, node.origin, True)
+    return NameDoc((text(node),), node.origin)
+
+
+@dataclass(frozen=True)
+class DtypeDoc:
+    """dtypes of the two sides: safetensors names, `keep`, or None; or the name whose dtype a fill takes."""
+
+    sides: tuple[str | None, str | None] = (None, None)
+    like: str | None = None
+
+
+def dtype_word(node: Node) -> str:
+    """Read a dtype into its safetensors name, or `keep`."""
+    word = text(node)
+    found = "keep" if word == "keep" else parse_dtype(word)
+    if found is None:
+        near = closest(word.lower(), dtype_names())
+        raise node.error(f"unknown dtype '{word}'" + (f" (did you mean {near}?)" if near else ""))
+    return found
+
+
+def dtype_doc(node: Node) -> DtypeDoc:
+    """Read `float32`, `{from: bfloat16, to: float32}` or `{like: NAME}`."""
+    if not isinstance(node.value, dict):
+        both = dtype_word(node)
+        return DtypeDoc((both, both))
+    given = read_document(DtypeSidesDoc, node)
+    if given.like is not None and (given.source or given.target):
+        raise node.error("dtype takes `like` alone")
+    return DtypeDoc((given.source, given.target), given.like)
+
+
+@dataclass(frozen=True)
+class DtypeSidesDoc:
+    """`{from: bfloat16, to: float32}`, or `{like: NAME}` on a fill."""
+
+    node: Node
+    source: str | None = key("from", DTYPE, "dtype of the `from` side", dtype_word, None)
+    target: str | None = key("to", DTYPE, "dtype of the `to` side", dtype_word, None)
+    like: str | None = key("like", NAME, "on a fill: the dtype of this tensor of the same side", text, None)
+
+
+@dataclass(frozen=True)
+class TermDoc:
+    """One tensor of a rule with what concerns it alone."""
+
+    node: Node
+    name: NameDoc = key("name", {"$ref": "#/$defs/name"}, "the tensor's name", name_doc)
+    shape: Node | None = key("shape", SHAPE, "its shape", raw, None)
+    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops of this term alone", listed(raw), ())
+    dtype: DtypeDoc | None = key("dtype", {"$ref": "#/$defs/dtype"}, "its dtype", dtype_doc, None)
+
+
+def term_doc(node: Node) -> TermDoc:
+    """Read a term: a name, spellings, or a mapping with a name."""
+    if isinstance(node.value, dict) and "any" not in node.value:
+        return read_document(TermDoc, node)
+    return TermDoc(node, name_doc(node))
+
+
+def term_docs(node: Node) -> tuple[TermDoc, ...]:
+    """Read a term or a list of terms."""
+    if isinstance(node.value, list):
+        if not node.value:
+            raise node.error("the list of names is empty")
+        return tuple(term_doc(n) for n in node.value)
+    return (term_doc(node),)
+
+
+@dataclass(frozen=True)
+class TiedDoc:
+    """`tied:` in full: the name, and whether a side stores its own copy."""
+
+    node: Node
+    name: str = key("name", NAME, "the tensor that this one equals", text)
+    source: str | None = key(
+        "from", {"enum": ["copy", "omit"]}, "whether the `from` side stores it", one_of("copy", "omit"), None
+    )
+    target: str | None = key(
+        "to", {"enum": ["copy", "omit"]}, "whether the `to` side stores it", one_of("copy", "omit"), None
+    )
+
+
+def tied_doc(node: Node) -> TiedDoc:
+    """Read a name or a mapping."""
+    return read_document(TiedDoc, node) if isinstance(node.value, dict) else TiedDoc(node, text(node))
+
+
+@dataclass(frozen=True)
+class RuleDoc:
+    """An equation between tensors of the two sides."""
+
+    node: Node
+    source: tuple[TermDoc, ...] = key("from", {"$ref": "#/$defs/terms"}, "names on the `from` side", term_docs, ())
+    target: tuple[TermDoc, ...] = key("to", {"$ref": "#/$defs/terms"}, "names on the `to` side", term_docs, ())
+    shape: Node | None = key("shape", SHAPE, "shape on the `from` side", raw, None)
+    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops that lead from `from` to `to`", listed(raw), ())
+    dtype: DtypeDoc | None = key("dtype", {"$ref": "#/$defs/dtype"}, "dtype of the tensors", dtype_doc, None)
+    when: Node | None = key("when", EXPR, "the rule holds only where this is true", expression, None)
+    present: Node | None = key("with", NAME, "the rule holds only where this `from` tensor is there", raw, None)
+    absent: Node | None = key("without", NAME, "the rule holds only where this `from` tensor is not there", raw, None)
+    optional: bool = key("optional", {"type": "boolean"}, "all of its tensors are there, or none", flag, False)
+    tied: TiedDoc | None = key(
+        "tied", {"anyOf": [NAME, {"$ref": "#/$defs/tied"}]}, "by default the same tensor as this one", tied_doc, None
+    )
+    untied: str | None = key("untied", {"const": "keep"}, "a present one is a tensor of its own", one_of("keep"), None)
+    fill: Node | None = key(
+        "fill",
+        {"type": ["string", "number"]},
+        "zeros, ones, causal_mask, arange, a number or an expression",
+        expression,
+        None,
+    )
+
+
+@dataclass(frozen=True)
+class GroupDoc:
+    """Rules below common prefixes."""
+
+    node: Node
+    source: NameDoc = key("from", {"$ref": "#/$defs/name"}, "prefix of the `from` names", name_doc)
+    target: NameDoc = key("to", {"$ref": "#/$defs/name"}, "prefix of the `to` names", name_doc)
+    rules: tuple[Any, ...] = key(
+        "rules",
+        {"type": "array", "items": {"$ref": "#/$defs/member"}},
+        "the rules below",
+        lambda n: listed(rule_doc)(n),
+    )
+    when: Node | None = key("when", EXPR, "the group holds only where this is true", expression, None)
+    present: Node | None = key("with", NAME, "the group holds only where this `from` tensor is there", raw, None)
+    absent: Node | None = key("without", NAME, "the group holds only where this `from` tensor is not there", raw, None)
+    optional: bool = key("optional", {"type": "boolean"}, "all of its tensors are there, or none", flag, False)
+
+
+@dataclass(frozen=True)
+class ReverseDoc:
+    """The way back of a regex rename that does not invert itself."""
+
+    node: Node
+    match: str = key("match", {"type": "string"}, "pattern of the `to` name", text)
+    to: str = key("to", {"type": "string"}, "the `from` name, with {group}", text)
+
+
+@dataclass(frozen=True)
+class RegexDoc:
+    """A rename by regular expression, anchored at both ends."""
+
+    node: Node
+    match: str = key("match", {"type": "string"}, "RE2 pattern of the whole `from` name; only named groups", text)
+    to: str = key("to", {"type": "string"}, "the `to` name, with {group}", text)
+    reverse: ReverseDoc | None = key(
+        "reverse",
+        {"$ref": "#/$defs/reverse"},
+        "the way back, where it does not follow",
+        document(lambda: ReverseDoc),
+        None,
+    )
+    dtype: DtypeDoc | None = key("dtype", {"$ref": "#/$defs/dtype"}, "dtype of the tensors", dtype_doc, None)
+    optional: bool = key("optional", {"type": "boolean"}, "it may match nothing", flag, False)
+
+
+def rule_doc(node: Node) -> RuleDoc | GroupDoc | RegexDoc:
+    """Read a rule: a regex rename where `match` stands, a group where `rules` stands, else an equation."""
+    if not isinstance(node.value, dict):
+        raise node.error(f"a rule is a mapping, found {kind_of(node)}")
+    if "match" in node.value:
+        return read_document(RegexDoc, node)
+    return read_document(GroupDoc, node) if "rules" in node.value else read_document(RuleDoc, node)

@@ -1,0 +1,57 @@
+"""What is asked of the data plane: tensors to write and values to compare, over sources that are read or computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from converter.spec import Shape
+from converter.virtual import Virtual
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A tensor in a file: the number of the file, the absolute offset in bytes, dtype (safetensors name) and shape."""
+
+    file: int
+    offset: int
+    dtype: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class PatternSource:
+    """A tensor whose value follows from the index.
+
+    ``kind``: ``arange`` (the index along the last axis) or ``causal_mask`` (ones on and below the diagonal of the last
+    two axes, else zeros).
+    """
+
+    kind: str
+    dtype: str
+    shape: Shape
+
+
+Source = FileSource | PatternSource
+
+
+@dataclass(frozen=True)
+class Produce:
+    """A tensor to write: its file, the absolute offset in bytes, dtype, value, and the sources that blocks number."""
+
+    name: str
+    file: int
+    offset: int
+    dtype: str
+    value: Virtual
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Two values whose bytes must be the same once both are of ``dtype``; ``label`` is given back in the outcome."""
+
+    label: object
+    dtype: str
+    left: Virtual
+    right: Virtual
+    sources: tuple[Source, ...]

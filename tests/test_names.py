@@ -1,0 +1,454 @@
+"""Laws of names: what a template writes it reads back, and it reads nothing that it could not have written.
+
+Holes are drawn with affine arithmetic, zero padding and enumerated labels (dots, digits, underscores in them).
+"""
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from lab import Lab, arr, read, write
+
+import converter
+from converter.expressions import parse
+from converter.forms import Form, ambiguity
+from converter.names import Index, TemplateError, parse_template, skeleton
+from converter.regexes import Regex, check_regex, invert_regex
+
+laws = settings(max_examples=200, deadline=None)
+
+SIZES = {"n_block": 4, "n_level": 12, "lpb": 2}
+COUNTS = {"i": 12, "j": 3, "b": 5, "one": 1}
+LABELS = {
+    "w": (("q_proj", "k.proj", "self_attn.v"), ("q", "k", "v.x")),
+    "p": (("weight", "bias"), ("scale", "shift")),
+    "k": ((1, 2, 10), (0, 1, 7)),
+    "g": (("1a", "a1", "10"), ("x10", "x1", "1")),
+}
+INDICES = {n: Index(n, parse(str(c))) for n, c in COUNTS.items()} | {
+    n: Index(n, None, a, b) for n, (a, b) in LABELS.items()
+}
+
+HOLES = [
+    "{i}",
+    "{j}",
+    "{b}",
+    "{i:02}",
+    "{i:03}",
+    "{j+1}",
+    "{2*i+1}",
+    "{n_level-1-i}",
+    "{3*b+j}",
+    "{j+3*b+1}",
+    "{(lpb+1)*b+j+1}",
+    "{6*n_block+i}",
+    "{n_block*j+k-k+one}",
+    "{20*k+i}",
+    "{w}",
+    "{w:_}",
+    "{p}",
+    "{k}",
+    "{g}",
+    "{k:02}",
+    "{k+5}",
+    "{one}",
+]
+LITERALS = ["/", "/x.", "/ln_1.", "/a[0]+.", "/é-1/", "/.*/", "/00", "/(b)|", "/\\d/"]
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> str:
+    """Names whose holes are kept apart by a mark that no label has."""
+    pieces = [draw(st.sampled_from(["h.", "", "10.", "[x]"]))]
+    for _ in range(draw(st.integers(0, 4))):
+        pieces += [draw(st.sampled_from(HOLES)), draw(st.sampled_from(LITERALS))]
+    return "".join(pieces[: None if draw(st.booleans()) else -1 or None])
+
+
+def form_of(text: str, side: int = 0, counts: dict[str, int | None] = COUNTS) -> Form:
+    return Form(parse_template(text), INDICES, side, SIZES, counts)
+
+
+def labels(name: str) -> tuple[Any, ...]:
+    return tuple(range(COUNTS[name])) if name in COUNTS else LABELS[name][0]
+
+
+def shown(values: dict[str, Any], side: int) -> dict[str, Any]:
+    """Index values as a side spells them."""
+    return {n: LABELS[n][side][LABELS[n][0].index(v)] if n in LABELS else v for n, v in values.items()}
+
+
+def used(text: str) -> list[str]:
+    return sorted(parse_template(text).names & set(INDICES))
+
+
+@st.composite
+def named(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], str]:
+    """A template, a side, index values in range, and the name that they give."""
+    text, side = draw(templates()), draw(st.integers(0, 1))
+    values = {n: draw(st.sampled_from(labels(n))) for n in used(text)}
+    return text, side, values, parse_template(text).render(SIZES | shown(values, side))
+
+
+@laws
+@given(named())
+def test_match_reads_back_what_render_wrote(case):
+    text, side, values, name = case
+    form = form_of(text, side)
+    assert ambiguity(form) is None
+    assert form.match(name) == values
+
+
+@laws
+@given(named())
+def test_counts_need_not_be_known(case):
+    text, side, values, name = case
+    open_counts: dict[str, int | None] = dict.fromkeys(COUNTS)
+    try:
+        form = form_of(text, side, open_counts)
+        unclear = ambiguity(form)
+    except KeyError:
+        return  # a count that must be known, as the next test has it
+    if unclear is None:
+        assert form.match(name) == values
+
+
+@laws
+@given(named())
+def test_the_skeleton_never_loses_a_match(case):
+    text, side, _, name = case
+    assert skeleton(name) in set(form_of(text, side).skeletons())
+
+
+@st.composite
+def near_names(draw: st.DrawFn) -> tuple[str, int, str]:
+    """A template, and a name that is almost or wholly one of its own."""
+    text, side, _, name = draw(named())
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(name)))
+        cut = draw(st.integers(0, 1))
+        name = name[:at] + draw(st.sampled_from([*"01279/.x_- ", "", "00", "é"])) + name[at + cut :]
+    return text, side, name
+
+
+@settings(max_examples=500, deadline=None)
+@given(near_names())
+@example(("h.{i}/", 0, "h.07/"))
+@example(("h.{i:02}/", 0, "h.7/"))
+@example(("h.{i:02}/", 0, "h.007/"))
+@example(("h.{i}/{i}/", 0, "h.1/2/"))
+@example(("h.{j+1}/", 0, "h.0/"))
+@example(("h.{k}/", 1, "h.2/"))
+@example(("h.{w:_}/", 0, "h.k.proj/"))
+@example(("h.{i}/", 0, "h.1\n/"))
+@example(("h.{i}", 0, "h.1\n"))
+@example(("h.{i}/", 0, "h.٣/"))
+@example(("h.{i}/", 0, "hx1/"))
+def test_match_reads_nothing_that_render_could_not_write(case):
+    text, side, name = case
+    values = form_of(text, side).match(name)
+    if values is not None:
+        assert parse_template(text).render(SIZES | shown(values, side)) == name
+        assert sorted(values) == used(text)
+        assert all(v in labels(n) for n, v in values.items() if n in LABELS)
+        assert all(v >= 0 for n, v in values.items() if n in COUNTS)
+
+
+@laws
+@given(near_names())
+def test_a_match_beyond_the_count_is_still_a_match(case):
+    """Being of the form is one thing, being in range another: nothing that could be read is lost."""
+    text, side, name = case
+    form = form_of(text, side)
+    for combination in product(*(labels(n) for n in used(text)[:3])):
+        values = dict(zip(used(text), combination))
+        if len(values) == len(used(text)) and parse_template(text).render(SIZES | shown(values, side)) == name:
+            assert form.match(name) == values
+
+
+@laws
+@given(st.integers(12, 2000), st.sampled_from(["{i}", "{i:02}", "{2*i+1}", "{6*n_block+i}"]))
+def test_values_out_of_range_are_read(value, hole):
+    name = parse_template(f"h.{hole}.w").render(SIZES | {"i": value})
+    assert form_of(f"h.{hole}.w").match(name) == {"i": value}
+
+
+# Index arithmetic: an ambiguous hole is found, a clear one is let pass.
+
+
+class Affine(NamedTuple):
+    """A hole `a*i + b*j + c*k + constant` with the counts of its indices."""
+
+    slopes: tuple[int, ...]
+    constant: int
+    counts: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        terms = [f"{s}*{n}" for s, n in zip(self.slopes, "xyz") if s]
+        return "{" + "+".join([*terms, str(self.constant)]).replace("+-", "-") + "}"
+
+
+affine = st.integers(1, 3).flatmap(
+    lambda n: st.builds(
+        Affine,
+        st.tuples(*[st.integers(-4, 9)] * n).filter(any),
+        st.integers(0, 30),
+        st.tuples(*[st.integers(0, 4)] * n),
+    )
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(affine)
+def test_ambiguity_is_what_counting_shows(hole):
+    names = [n for n, s in zip("xyz", hole.slopes) if s]
+    counts = {n: c for n, c in zip("xyz", hole.counts) if n in names}
+    slopes = {n: s for n, s in zip("xyz", hole.slopes) if n in names}
+    indices = {n: Index(n, parse(str(c))) for n, c in counts.items()}
+    form = Form(parse_template(f"w.{hole.text}"), indices, 0, {}, counts)
+    rows = list(product(*(range(counts[n]) for n in names)))
+    values = [sum(slopes[n] * v for n, v in zip(names, row)) + hole.constant for row in rows]
+    assert (ambiguity(form) is None) == (len(set(values)) == len(values))
+    if ambiguity(form) is None:
+        for row, value in zip(rows, values):
+            if value >= 0:
+                assert form.match(f"w.{value}") == dict(zip(names, row))
+
+
+@pytest.mark.parametrize(
+    ("hole", "clear"),
+    [
+        ("{3*b+j}", True),
+        ("{2*b+j}", False),
+        ("{b+j}", False),
+        ("{3*b+j+1}", True),
+        ("{(lpb+1)*b+j+1}", True),
+        ("{b-j}", False),
+    ],
+)
+def test_ambiguity_of_the_designs_own_names(hole, clear):
+    assert (ambiguity(form_of(f"x.{hole}")) is None) == clear
+
+
+def test_ambiguity_needs_counts():
+    counts: dict[str, int | None] = {**COUNTS, "j": None}
+    with pytest.raises(KeyError):
+        ambiguity(form_of("x.{2*i+j+7*b}", 0, {**counts, "b": None}))
+
+
+# Reading templates.
+
+BAD = [
+    "h.{", "h.}", "h.{}", "h.{ }", "h.{layer", "h.{i}}", "h.{{i}", "h.{i:2}", "h.{i:x}", "h.{i:0}", "h.{i:00}",
+    "h.{i!r}", "h.{i.real}", "h.{i[0]}", "h.{i()}", "h.{3}", "h.{i//2}", "h.{i%2}", "h.{'a'}", "h.{i if j else b}",
+    "h.{*}", "h.{i,j}", "h.{i-i}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_templates(text):
+    with pytest.raises(TemplateError) as caught:
+        parse_template(text)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["h.{i*j}", "h.{i*i}", "h.{i*j+b}"])
+def test_what_is_not_linear_in_indices_is_refused(text):
+    with pytest.raises(TemplateError, match="linear"):
+        form_of(text)
+
+
+def test_a_size_that_is_not_known_is_named():
+    with pytest.raises(KeyError) as caught:
+        Form(parse_template("h.{6*n_block+i}"), INDICES, 0, {}, COUNTS)
+    assert caught.value.args == ("n_block",)
+
+
+@laws
+@given(templates(), templates())
+def test_templates_join_as_their_texts_do(a, b):
+    assert parse_template(a) + parse_template(b) == parse_template(a + b)
+    assert str(parse_template(a)) == a
+
+
+@laws
+@given(st.text(max_size=12))
+def test_any_text_is_a_template_or_refused(text):
+    try:
+        template = parse_template(text)
+    except TemplateError:
+        assert "{" in text or "}" in text
+        return
+    if not template.holes:
+        assert template.render({}) == text
+        assert Form(template, {}, 0, {}, {}).match(text) == {}
+
+
+def test_a_negative_number_is_no_part_of_a_name():
+    with pytest.raises(TemplateError, match="negative"):
+        parse_template("h.{i-1}").render({"i": 0})
+
+
+def test_a_number_beyond_all_bounds_is_no_index():
+    assert form_of("h.{i}").match("h." + "9" * 5000) is None
+
+
+def test_labels_that_multiply_beyond_all_bounds_are_refused():
+    many = Index("m", None, tuple(f"l{chr(97 + i)}" for i in range(26)), ())
+    indices = {n: Index(n, None, many.keys, many.keys) for n in "abcdef"}
+    form = Form(parse_template("{a}.{b}.{c}.{d}.{e}.{f}"), indices, 0, {}, {})
+    with pytest.raises(TemplateError, match="spellings"):
+        list(form.skeletons())
+
+
+# What the map alone shows to be wrong.
+
+
+@pytest.mark.parametrize(
+    ("indices", "name"),
+    [
+        ("{w: ['a.b', 'a_b']}", "x.{w:_}"),
+        ("{k: [q, v]}", "x.{k+1}"),
+        ("{k: [-1, 2]}", "x.{k}"),
+        ("{k: [q, qk], m: [kx, x]}", "x.{k}{m}"),
+        ("{i: 2, j: 2}", "x.{i+j}"),
+        ("{i: 2}", "x.{j}"),
+        ("{i: 2, j: 2}", "x.{i*j}"),
+        ("{k: [q, q]}", "x.{k}"),
+        ("{k: [1, '1']}", "x.{k}"),
+        ("{k: []}", "x.{k}"),
+        ("{k: {a: x, b: x}}", "x.{k}"),
+    ],
+)
+def test_names_that_no_checkpoint_could_tell_apart(tmp_path, indices, name):
+    """A map whose names say one thing twice is refused (2) before any tensor is looked at."""
+    lab = Lab(tmp_path)
+    other = name.replace("x.", "y.")
+    m = lab.map(f"indices: {indices}\nrules: [{{from: '{name}', to: '{other}'}}]")
+    source = write(lab.source, {"x.0": arr(2)})
+    with pytest.raises((converter.MapError, converter.UsageError)):
+        converter.plan(source, m)
+
+
+# Regex renames.
+
+PARTS = [r"[^.]+", r"\d+", r"[a-z]+", r"[0-9]+|x", r"layer(?:s)?\d*", r"(?:a|b)c?", r"[\].)(]*"]
+SAMPLES = {
+    r"[^.]+": ["a", "12", "é x"],
+    r"\d+": ["0", "07", "123"],
+    r"[a-z]+": ["abc", "z"],
+    r"[0-9]+|x": ["x", "42"],
+    r"layer(?:s)?\d*": ["layers12", "layer"],
+    r"(?:a|b)c?": ["a", "bc"],
+    r"[\].)(]*": ["", "])("],
+}
+TEXT = st.sampled_from(["enc", "w-1", "é", "a b", "x_", "+", "*^$"])
+
+
+@st.composite
+def renames(draw: st.DrawFn) -> tuple[Regex, str]:
+    """A rename whose groups are kept apart by slashes on both sides, and a name that it matches."""
+    groups = [(f"g{k}", draw(st.sampled_from(PARTS))) for k in range(draw(st.integers(0, 3)))]
+    match, name = [], []
+    for g, pattern in groups:
+        literal = draw(TEXT)
+        match += ["".join(c if c.isalnum() or c in "_ é" else "\\" + c for c in literal), f"(?P<{g}>{pattern})"]
+        name += [literal, draw(st.sampled_from(SAMPLES[pattern]))]
+    to = [draw(TEXT)]
+    for g, _ in draw(st.permutations(groups)):
+        to += [f"{{{g}}}", draw(TEXT)]
+    return Regex("/".join([*match, "end"]), "/".join(to)), "/".join([*name, "end"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(renames())
+def test_the_inverse_of_a_rename_undoes_it(case):
+    rename, name = case
+    check_regex(rename)
+    inverse = invert_regex(rename)
+    assert isinstance(inverse, Regex), inverse
+    check_regex(inverse)
+    new = rename.rename(name)
+    assert new is not None
+    assert inverse.rename(new) == name
+    again = invert_regex(inverse)
+    assert isinstance(again, Regex)
+    assert again.rename(name) == new
+
+
+@laws
+@given(renames(), st.text(max_size=10))
+def test_a_rename_matches_whole_names_only(case, more):
+    rename, name = case
+    assume(more)
+    assert rename.rename(more + name) is None or (more + name).startswith("/".join(name.split("/")[:1]))
+    assert rename.rename(name + more) is None
+
+
+NO_INVERSE = [
+    (r"(?P<a>.+)\.b", "x"),
+    (r"(?P<a>.+)\.b", "{a}.{a}"),
+    (r"a.b", "c"),
+    (r"a|b", "c"),
+    (r"(a)b", "c"),
+    (r"(?:a)b", "c"),
+    (r"ab*", "c"),
+    (r"a?b", "c"),
+    (r"[ab]", "c"),
+    (r"^a$", "c"),
+    (r"\d", "c"),
+    (r"(?P<a>x)+", "{a}"),
+    (r"(?P<a>x(?P<b>y))", "{a}{b}"),
+    (r"(?P<a>x)\w", "{a}"),
+    (r"a\{b", "c"),
+]
+
+
+@pytest.mark.parametrize(("match", "to"), NO_INVERSE)
+def test_what_loses_something_says_why_it_has_no_inverse(match, to):
+    why = invert_regex(Regex(match, to))
+    assert isinstance(why, str)
+    assert why
+
+
+@pytest.mark.parametrize(
+    ("match", "to"),
+    [
+        (r"(?P<a>.+", "{a}"),
+        (r"(?=a)b", "c"),
+        (r"(?P<a>.)\1", "{a}"),
+        (r"[", "c"),
+        (r"a{1,9999}", "c"),
+        (r"(?P<a>.)", "{b}"),
+        (r"(?P<a>.)", "{a"),
+        (r"(?P<a>.)", "{a}}"),
+        (r"(?P<a>.)(?P<a>.)", "{a}"),
+    ],
+)
+def test_bad_renames(match, to):
+    with pytest.raises(TemplateError):
+        check_regex(Regex(match, to))
+
+
+@pytest.mark.parametrize(
+    ("match", "to", "name"),
+    [
+        (r"(?P<a>.+)\.(?P<b>.+)", "{b}.{a}", "x.y.z"),
+        (r"(?P<a>.*)(?P<b>.*)", "{b}{a}", "xyz"),
+        (r"(?P<a>[a-z]+)_(?P<b>[a-z_]+)", "{b}_{a}", "x_y_z"),
+    ],
+)
+def test_a_rename_that_would_not_come_back_is_refused_or_comes_back(tmp_path, match, to, name):
+    """Where groups share characters the inverse may read a name otherwise: that must never pass in silence."""
+    lab = Lab(tmp_path)
+    m = lab.map(f"rules: [{{match: '{match}', to: '{to}'}}]")
+    source = write(lab.source, {name: arr(3)})
+    try:
+        converter.convert(source, lab / "there.safetensors", m)
+        converter.convert(lab / "there.safetensors", lab / "back.safetensors", m, reverse=True)
+    except converter.ConvertError:
+        return
+    assert list(read(lab / "back.safetensors")) == [name]
