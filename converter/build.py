@@ -5,23 +5,22 @@ Everything that a map alone can show to be wrong is found here, all of it in one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import count, product
+from itertools import count
 from typing import Any
 
+from converter.consistency import inconsistencies
 from converter.dims import names
 from converter.document import DropMatchDoc, MapDoc
 from converter.equations import Equations, Place
 from converter.errors import MapError, Problem
 from converter.expressions import ExpressionError, parse
 from converter.flow import Chain
-from converter.folding import closest
-from converter.names import Index, TemplateError, parse_template
+from converter.names import TemplateError, parse_template
 from converter.readers import read_index, read_shapes, shape_nodes
 from converter.regexes import Regex, check_regex, compile_pattern, invert_regex
 from converter.ruledoc import GroupDoc, NameDoc, RegexDoc
-from converter.rules import Drop, RegexRule, Rule, Ruleset, Scope, Spelling, Term
+from converter.rules import Drop, RegexRule, Ruleset, Scope, Spelling
 
 
 def build(doc: MapDoc) -> Ruleset:
@@ -31,7 +30,6 @@ def build(doc: MapDoc) -> Ruleset:
 
 @dataclass
 class _Builder(Equations):
-    rules: list[Rule] = field(default_factory=list)
     regexes: list[RegexRule] = field(default_factory=list)
 
     def ruleset(self) -> Ruleset:
@@ -52,8 +50,8 @@ class _Builder(Equations):
         drops = tuple(
             tuple(d for e in side if (d := self._drop(e)) is not None) for side in (doc.drop.source, doc.drop.target)
         )
-        self._check_claims()
-        self._check_used()
+        if not self.problems:
+            self.problems += inconsistencies(self, self.regexes, doc.rest)
         if self.problems:
             raise MapError(self.problems)
         dims = [d for r in self.rules for _, t in r.terms() for d in t.shape or ()] + [
@@ -102,11 +100,11 @@ class _Builder(Equations):
         out = set(self.doc.params)
         for index in self.indices.values():
             out |= index.size.names if index.size is not None else set()
-        for node in shape_nodes(self.doc.rules):
+        for node, terms in shape_nodes(self.doc.rules):
             try:
                 out |= {
                     n
-                    for shape in read_shapes(node, 2)
+                    for shape in read_shapes(node, terms)
                     for d in shape
                     for n in names(d)
                     if n.isidentifier() and not n.startswith("_")
@@ -178,62 +176,9 @@ class _Builder(Equations):
         found: Drop | None = self._guard(make, origin)
         return found
 
-    def _check_used(self) -> None:
-        """Refuse names in conditions that nothing of the map has."""
-        for name, origin in self.used:
-            if name not in self.indices and name not in self.sizes:
-                near = closest(name, [*self.indices, *self.sizes])
-                hint = f" (did you mean '{near}'?)" if near else ""
-                text = f"when: '{name}' is no param, index or size of the map{hint}"
-                self.problems.append(Problem(text, "map", None, origin))
-
-    def _check_claims(self) -> None:
-        """Find two rules that name one tensor, as far as the map alone shows it."""
-        for side, verb in ((0, "read"), (1, "written")):
-            seen: dict[str, Rule] = {}
-            for rule in self.rules:
-                for text in {c for s, t in rule.terms() if s == side for c in self._canonical(t, side)}:
-                    first = seen.setdefault(text, rule)
-                    if first is not rule and not (first.conditions or rule.conditions):
-                        name = next(
-                            t.name for s, t in rule.terms() if s == side and text in set(self._canonical(t, side))
-                        )
-                        self.problems.append(
-                            Problem(
-                                f"'{name}' is {verb} by two rules, {first.origin} and {rule.origin}",
-                                "map",
-                                None,
-                                rule.origin,
-                            )
-                        )
-
-    def _canonical(self, term: Term, side: int) -> Iterable[str]:
-        template = term.name
-        enumerated = [i for i in sorted(template.names) if i in self.indices and self.indices[i].size is None]
-        total = 1
-        for i in enumerated:
-            total *= len(self.indices[i].keys)
-        if total > 2000 or any(h.single is None for h in template.holes):
-            return [template.text]
-        return [
-            "".join(
-                p if isinstance(p, str) else _hole_text(p, self.indices, dict(zip(enumerated, labels)))
-                for p in template.parts
-            )
-            for labels in product(*(self.indices[i].labels(side) for i in enumerated))
-        ]
-
 
 def _check_regex(rename: Regex) -> None:
     try:
         check_regex(rename)
     except TemplateError as e:
         raise TemplateError(f"match: {e}") from None
-
-
-def _hole_text(hole: Any, indices: dict[str, Index], labels: dict[str, Any]) -> str:
-    index = indices.get(hole.single)
-    if index is None or index.size is not None:
-        size = index.size.text if index is not None and index.size is not None else hole.single
-        return f"{{{size}:{hole.width}}}"
-    return str(hole.render(labels))

@@ -22,6 +22,9 @@ LARGEST: Mapping[str, float] = {
 }
 
 
+_WHOLE: Mapping[str, float] = {"F64": 2.0**53, "F32": 2.0**24, "F16": 2.0**11, "BF16": 2.0**8}  # exact up to here
+
+
 class CastError(ValueError):
     """Dtypes that do not join, or a cast that is refused."""
 
@@ -93,12 +96,14 @@ def _one(name: str, dtype: str, stated: Stated) -> str:
 
 
 def constant_problem(what: str, value: float, dtype: str) -> str | None:
-    """Say why a constant is no value of a dtype, None where it is."""
+    """Say why a constant is no value of a dtype, None where it is; ``value`` is the largest one of an arange."""
     row = DTYPES[dtype]
     if row.kind in ("packed", "complex", "float8"):
         return f"a fill cannot be {dtype}"
-    if what in ("arange", "causal_mask"):
-        return "arange is no BOOL" if what == "arange" and row.kind == "bool" else None
+    if what == "arange" and row.kind == "bool":
+        return "arange is no BOOL"
+    if what == "arange" and row.kind == "float":
+        return None if value <= _WHOLE[dtype] else f"arange up to {value:g} is not exact in {dtype}"
     if row.kind == "float":
         return f"{value:g} does not fit {dtype}" if abs(value) != float("inf") and abs(value) > LARGEST[dtype] else None
     if row.kind == "bool":

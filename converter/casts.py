@@ -115,6 +115,8 @@ def _narrow(target: str) -> Callable[[Buffer, Buffer], Counts]:
         return _to_bool
     if kind == "int":
         return _to_integer
+    if kind == "complex":
+        return _to_complex
     if target in LARGEST:
         return lambda values, out: _to_saturating(values, out, target)
     return lambda values, out: _to_float(values, out, target)
@@ -209,6 +211,12 @@ def _from_integer(src: Buffer, source: str, dst: Buffer, target: str) -> Counts:
         wrong |= (values >= 2.0 ** (63 if src.dtype.kind == "i" else 64)) | (values.astype(src.dtype) != src)
     inexact = int(np.count_nonzero(wrong))
     return counts.plus(Counts(inexact=inexact)) if inexact else counts
+
+
+def _to_complex(values: Buffer, out: Buffer) -> Counts:
+    """Take a constant as the real part; tensors are not cast to complex numbers."""
+    np.copyto(out, values, casting="unsafe")
+    return NONE
 
 
 def rounded(value: float, target: str, chain: Sequence[Arith], double: bool) -> tuple[Buffer, Counts]:

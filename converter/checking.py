@@ -43,7 +43,7 @@ def check_map(name: str) -> list[str]:
     check_numbering(rules)
     check_schema(node)
     one_way = rules.one_way()
-    inexact = [r for r in rules.rules if not r.chain.exact]
+    inexact = [r for r in rules.rules if not r.chain.exact and not isinstance(r.back, str)]
     kind = "one-way" if one_way else "invertible"
     count = len(rules.rules) + len(rules.regexes)
     lines = [f"{name}: {kind}, {count} {'rule' if count == 1 else 'rules'}, {rules.sides[0]} <-> {rules.sides[1]}"]
@@ -59,7 +59,9 @@ def check_map(name: str) -> list[str]:
 
 
 def _inexact(rule: Rule) -> str:
-    return ", ".join(str(op) for op in rule.chain.ops() if not op.exact) + " gives back rounded values"
+    odd = [op for op in rule.chain.ops() if not op.exact]
+    what = "what it fills in" if all(op.word == "trim" for op in odd) else "rounded values"
+    return ", ".join(str(op) for op in odd) + f" gives back {what}"
 
 
 def check_example(rules: Ruleset, node: Node) -> None:

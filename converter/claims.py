@@ -66,19 +66,25 @@ class Claims:
     # Optional scopes: all or none.
 
     def _settle_scopes(self) -> None:
-        scopes: dict[tuple[int, Key], list[Instance]] = {}
+        own: dict[tuple[int, Key], list[Instance]] = {}
+        within: dict[tuple[int, Key], list[Instance]] = {}
         for instance in self.ledger.instances:
+            for scope in instance.rule.scopes:
+                within.setdefault(self._scope_key(instance, scope), []).append(instance)
             if instance.rule.scopes:
-                scopes.setdefault(self._scope_key(instance, instance.rule.scopes[-1]), []).append(instance)
+                own.setdefault(self._scope_key(instance, instance.rule.scopes[-1]), []).append(instance)
         gone: set[int] = set()
-        for (_, _), instances in scopes.items():
-            needed = [i for i in instances if i.rule.source and i.rule.fill is None and i.rule.tie is None] or [
-                i for i in instances if i.rule.source
-            ]
-            if needed and all(len(i.missing) == sum(map(len, i.sources)) for i in needed):
+        for key, instances in own.items():
+            needed = self._needed(instances)
+            if needed and all(len(i.missing) == sum(map(len, i.sources)) for i in self._needed(within[key])):
                 self._absent(instances[0], needed)
                 gone |= {id(i) for i in instances}
         self.ledger.instances = [i for i in self.ledger.instances if id(i) not in gone]
+
+    def _needed(self, instances: list[Instance]) -> list[Instance]:
+        """The instances whose tensors tell whether a scope is there: not constants or ties, unless there is nothing else."""
+        reading = [i for i in instances if i.rule.source]
+        return [i for i in reading if i.rule.fill is None and i.rule.tie is None] or reading
 
     def _scope_key(self, instance: Instance, scope: Scope) -> tuple[int, Key]:
         return scope.number, tuple(instance.values[i] for i in scope.indices if i in instance.values)
@@ -158,7 +164,7 @@ class Claims:
     def _in_range(self, values: Mapping[str, Label]) -> bool:
         for name, value in values.items():
             count = self.matcher.count_of(name, values)
-            if self.rules.indices[name].size is not None and (count is None or not 0 <= int(value) < count):
+            if self.rules.indices[name].size is not None and count is not None and not 0 <= int(value) < count:
                 return False
         return True
 
@@ -167,7 +173,8 @@ class Claims:
             index = self.rules.indices[name]
             count = self.matcher.count_of(name, values) if index.size is not None else None
             if index.size is not None and (count is None or int(value) >= count):
-                reason = self.facts.reason([index.size.dim()]) or f"{index.size.text} = {count}"
+                shown = "no value" if not count else f"0..{count - 1}" if count > 1 else "0 alone"
+                reason = self.facts.reason([index.size.dim()]) or f"it runs over {shown}"
                 return f"unexpected: {name} = {value} is out of range, {reason}"
         if rule is None:
             return "unexpected"

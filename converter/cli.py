@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,71 +13,15 @@ import click
 
 from converter import __version__
 from converter.errors import ConvertError, Problem, UsageError
+from converter.folding import visible
+from converter.options import Size, settings
+from converter.verbs import check_command, inspect_command, maps_command, stub_command
 
 if TYPE_CHECKING:
     from converter.report import Report
     from converter.run import Plan
 
 LINES = 60  # lines of problems that are shown
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes: 500B, 64MB, 2GiB."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read the number and its unit."""
-        m = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]*)", str(value))
-        unit = _UNITS.get(m[2].upper()) if m else None
-        if m is None or unit is None:
-            self.fail(f"'{value}' is not a size (500B, 64MB, 2GiB)", param, ctx)
-        number = int(float(m[1]) * unit)
-        if number < 1:
-            self.fail(f"'{value}' holds nothing", param, ctx)
-        return number
-
-
-def setting(text: str) -> tuple[str, Any]:
-    """Read NAME=VALUE: a whole number, true, false, a JSON list, or text; raises UsageError."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise UsageError(f"--set {text}: expected NAME=VALUE, as in --set n_layer=12")
-    value = value.strip()
-    if re.fullmatch(r"[-+]?\d{1,18}", value):
-        return name.strip(), int(value)
-    if value in ("true", "false"):
-        return name.strip(), value == "true"
-    if value.startswith("["):
-        try:
-            return name.strip(), json.loads(value)
-        except (ValueError, RecursionError):
-            raise UsageError(f"--set {text}: not a JSON list") from None
-    return name.strip(), value
-
-
-def settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Read all --set options; raises UsageError for a name that is set twice."""
-    out: dict[str, Any] = {}
-    for name, value in map(setting, texts):
-        if name in out:
-            raise UsageError(f"--set {name} is given twice")
-        out[name] = value
-    return out
-
-
 MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
 
 \b
@@ -205,7 +147,7 @@ def _save(report: Report, file: str | None) -> None:
 
 def _say(text: str, quiet: bool = False) -> None:
     if not quiet:
-        click.echo(text, err=True)
+        click.echo(visible(text), err=True)
 
 
 @contextmanager
@@ -221,96 +163,6 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("convert", total=total)
         yield lambda n: bar.advance(task, n)
-
-
-@click.command("inspect")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("path")
-def inspect_command(path: str, as_json: bool) -> None:
-    """Print names, dtypes, shapes and byte ranges of a checkpoint."""
-    from converter.formats import open_checkpoint
-
-    with open_checkpoint(path) as checkpoint:
-        header = checkpoint.header
-    starts = [f.data_start for f in header.files]
-    rows = [(e, [e.start - starts[e.file], e.stop - starts[e.file]]) for e in header.tensors.values()]
-    if as_json:
-        tensors = [
-            {"name": e.name, "dtype": e.dtype, "shape": list(e.shape), "data_offsets": offsets} for e, offsets in rows
-        ]
-        click.echo(json.dumps({"tensors": tensors, "metadata": dict(header.metadata)}, ensure_ascii=False, indent=1))
-        return
-    for note in header.notes:
-        _say(f"note: {note}")
-    table = [("name", "dtype", "shape", "bytes", "data offsets")]
-    table += [(e.name, e.dtype, str(list(e.shape)), str(b - a), f"{a}..{b}") for e, (a, b) in rows]
-    widths = [max(len(r[k]) for r in table) for k in range(4)]
-    for r in table:
-        click.echo(f"{r[0]:<{widths[0]}}  {r[1]:<{widths[1]}}  {r[2]:<{widths[2]}}  {r[3]:>{widths[3]}}  {r[4]}")
-    for key, value in header.metadata.items():
-        click.echo(f"metadata: {key} = {value}")
-    from converter.report import size
-
-    click.echo(
-        f"{len(rows)} tensors, {size(sum(b - a for _, (a, b) in rows))} in {len(starts)} {'file' if len(starts) == 1 else 'files'}"
-    )
-
-
-@click.command("check")
-@click.argument("maps", nargs=-1, required=True)
-def check_command(maps: tuple[str, ...]) -> None:
-    """Say all that can be known of maps without a checkpoint: schema, names, ops, what is one-way."""
-    from converter.checking import check_map
-
-    problems: list[Problem] = []
-    for name in maps:
-        try:
-            for line in check_map(name):
-                click.echo(line)
-        except ConvertError as e:
-            problems += e.problems
-    if problems:
-        raise UsageError(problems)
-
-
-@click.command("stub")
-@click.option("--map", "map_name", metavar="MAP", required=True, help="A map file, or the name of a shipped map.")
-@click.option("--side", default="from", show_default=True, help="from, to, or the name of a side of the map.")
-@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="Another size than that of the map's example.")
-@click.option("--max-shard-size", type=Size(), help="Write a directory of shards with its index.")
-@click.option("--force", is_flag=True, help="Replace an existing output.")
-@click.argument("output")
-def stub_command(
-    map_name: str, side: str, sets: tuple[str, ...], max_shard_size: int | None, force: bool, output: str
-) -> None:
-    """Write a small checkpoint of one layout, made from the map alone."""
-    from converter.checking import example_values
-    from converter.formats import check_target
-    from converter.mapfile import load_map, read_map
-    from converter.stub import write_stub
-
-    check_target(output, max_shard_size is not None, force, [])
-    given = settings(sets)
-    rules = load_map(read_map(map_name), example_values(read_map(map_name), given))
-    words = {"from": 0, "to": 1, rules.sides[0]: 0, rules.sides[1]: 1}
-    if side not in words:
-        raise UsageError(f"--side {side}: the sides of this map are {' and '.join(dict.fromkeys(words))}")
-    from converter.facts import Settings, check_settings
-
-    check_settings(rules, Settings(set=given))
-    write_stub(rules, words[side], output, given, force, max_shard_size)
-
-
-@click.command("maps")
-def maps_command() -> None:
-    """List the maps that ship with the package."""
-    from converter.mapfile import read_map, shipped_maps
-
-    maps = shipped_maps()
-    width = max(map(len, maps), default=0)
-    for name in maps:
-        about = read_map(name).get("about")
-        click.echo(f"{name:<{width}}  {about.value if about is not None else ''}")
 
 
 VERBS: dict[str, click.Command] = {

@@ -89,7 +89,7 @@ def total(dims: tuple[Dim, ...]) -> Dim:
 
 
 def divide(d: Dim, by: Dim) -> Dim | None:
-    """Divide exactly, None where the quotient is no polynomial (or for a zero divisor)."""
+    """Divide exactly by a number, a monomial, or the dim itself; None for other divisors, and where it does not divide."""
     if isinstance(d, int) and isinstance(by, int):
         return d // by if by and d % by == 0 else None
     if d == by:

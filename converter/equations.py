@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
 from converter.dims import Dim, Poly, names
-from converter.errors import MapError
+from converter.errors import MapError, Problem
 from converter.expressions import ExpressionError, parse
 from converter.flow import Chain, infer, joint
 from converter.names import parse_template
@@ -17,10 +18,8 @@ from converter.ops.base import Shape, Value
 from converter.ops.rearrange import Rearrange
 from converter.readers import read_shapes
 from converter.ruledoc import RuleDoc, TermDoc
-from converter.rules import Condition, Fill, Rule, Scope, Spelling, Term, Tie
+from converter.rules import FILLS, Condition, Fill, Rule, Scope, Spelling, Term, Tie
 from converter.yamltree import Node
-
-FILLS = ("zeros", "ones", "causal_mask", "arange")
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,9 @@ class Equations(Naming):
         ]
         free = self._free(spelled, one_sided)
         conditions = place.conditions + self._conditions(doc)
+        self._check_scope(
+            conditions, {n for group in spelled for _, all_ in group for s in all_ for n in s.template.names}
+        )
         terms = [[self._term(t, names_, free, side) for t, names_ in group] for side, group in enumerate(spelled)]
         scopes = place.scopes
         if doc.optional:
@@ -64,6 +66,14 @@ class Equations(Naming):
         if doc.fill is not None:
             raise doc.node.error("a fill rule has one side: the one that stores the constant", "fill")
         return self._equation(doc, terms, shapes, free, conditions, scopes, tie)
+
+    def _check_scope(self, conditions: tuple[Condition, ...], used: set[str]) -> None:
+        """Refuse a condition on an index that the names of the rule do not have."""
+        for c in conditions:
+            asked = c.expr.names if c.expr is not None else c.name.names if c.name is not None else frozenset()
+            for n in sorted((asked & set(self.indices)) - used):
+                text = f"{c.kind}: index '{n}' does not stand in the names of this rule"
+                raise MapError(Problem(text, "map", None, c.origin))
 
     def _free(self, spelled: list[list[tuple[TermDoc, tuple[Spelling, ...]]]], one_sided: bool) -> tuple[str, ...]:
         """The indices that both sides share; of a rule with one side, all."""
@@ -80,6 +90,9 @@ class Equations(Naming):
         only = 0 if doc.source else 1
         fill = self._fill(doc, terms[only]) if doc.fill is not None else None
         terms[only] = [Term(t.spellings, s, t.dtype, t.bound) for t, s in zip(terms[only], shapes)]
+        needed = {"causal_mask": 2, "arange": 1}.get(fill.what, 0) if fill is not None else 0
+        if any(len(s or ()) < needed for s in shapes):
+            raise doc.node.error(f"{fill.what if fill else ''} needs {needed} axes or more", "shape")
         empty = Chain((), (), ())
         return Rule(
             next(self.numbers), doc.node.origin, 0, tuple(terms[0]), tuple(terms[1]), empty, empty, (),
@@ -228,25 +241,24 @@ class Equations(Naming):
         if doc.tied is not None:
             raise doc.node.error("fill and tied exclude each other", "fill")
         side = 0 if doc.source else 1
-        if not all(t.dtype for t in terms) and doc.dtype is None:
-            raise doc.node.error("a fill rule needs its dtype", "fill")
         if doc.shape is None and any(t.shape is None for t in (doc.source or doc.target)):
             raise doc.node.error("a fill rule needs its shape", "fill")
-        dtype = doc.dtype.sides[side] if doc.dtype else None
+        dtype = terms[0].dtype or (doc.dtype.sides[side] if doc.dtype else None)
         like = parse_template(doc.dtype.like) if doc.dtype and doc.dtype.like else None
         if like is not None:
             self._check_names(like, doc.node.origin)
+        elif dtype in (None, "keep"):
+            raise doc.node.error(f"a fill rule needs the dtype of its side ('{'to' if side else 'from'}')", "fill")
         what = doc.fill.value
         if what in FILLS:
             return Fill(str(what), None, dtype, like)
-        text = (
-            {float("inf"): "1e999", float("-inf"): "-1e999"}.get(what, str(what))
-            if isinstance(what, float)
-            else str(what)
-        )
-        if text == "nan":
-            raise doc.fill.error("a fill of nan cannot be checked on the way back")
-        return Fill("value", parse(text, True), dtype, like)
+        if isinstance(what, float) and not math.isfinite(what):
+            if math.isnan(what):
+                raise doc.fill.error("a fill of nan cannot be checked on the way back")
+            return Fill("value", None, dtype, like, what)
+        expr = parse(str(what), True)
+        self.used += [("fill", name, doc.fill.origin) for name in sorted(expr.names)]
+        return Fill("value", expr, dtype, like)
 
     def _tie(self, doc: RuleDoc, free: tuple[str, ...]) -> Tie:
         assert doc.tied is not None

@@ -8,6 +8,8 @@ parser and only these node types are let through, so ``a.b``, calls, powers and 
 from __future__ import annotations
 
 import ast
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -115,6 +117,9 @@ def parse(text: str, decimals: bool = False) -> Expr:
     """Parse an expression; raises ExpressionError with the reason."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"an expression of {len(text)} characters (at most {MAX_LENGTH})")
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", text)
+    if "#" in bare or re.search(r"\b0[xXbBoO]|[0-9]_[0-9]", bare):
+        raise ExpressionError(f"'{text}' is not an expression")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -128,11 +133,15 @@ def _check(node: ast.AST, decimals: bool, text: str, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise ExpressionError(f"'{text[:40]}...' is nested too deeply")
     if not isinstance(node, _KINDS):
-        raise ExpressionError(f"'{text}' has a {type(node).__name__.lower()}, which expressions do not have")
+        raise ExpressionError(f"'{text}' has something ({type(node).__name__.lower()}) that expressions do not have")
     if isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            raise ExpressionError(f"'{text}' has {node.value}, which is no integer or string")
         allowed = (int, str, float) if decimals else (int, str)
         if not isinstance(node.value, allowed):
             raise ExpressionError(f"'{text}' has {node.value!r}, which is no integer or string")
+        if isinstance(node.value, float) and not math.isfinite(node.value):
+            raise ExpressionError(f"'{text}' has a number that is too large")
         if isinstance(node.value, int) and abs(node.value) >= 2**63:
             raise ExpressionError(f"'{text}' has a number that is too large")
     if isinstance(node, ast.Div) and not decimals:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -82,7 +82,14 @@ def closest(name: str, candidates: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def visible(text: str) -> str:
+    """Make control characters and broken surrogates of a line visible, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def clip(text: str, limit: int = 200) -> str:
     """Shorten a text for a message, and make control characters visible."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[: limit + 1])
+    shown = visible(text[: limit + 1])
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."

@@ -113,11 +113,16 @@ class Form:
         if free is None:
             return {} if value == 0 else None
         others = sorted(n for n in slopes if n != free)
+        count = self._counts.get(free)
+        beyond: IndexValues | None = None
         for combination in product(*(self._choices(n) for n in others)):
             rest = value - sum(slopes[n] * label for n, (_, label) in zip(others, combination))
             if rest % slopes[free] == 0 and (hit := self._key(free, rest // slopes[free])) is not None:
-                return {free: hit, **{n: key for n, (key, _) in zip(others, combination)}}
-        return None
+                reading = {free: hit, **{n: key for n, (key, _) in zip(others, combination)}}
+                if count is None or not isinstance(hit, int) or hit < count:
+                    return reading
+                beyond = beyond or reading
+        return beyond
 
     def _open(self, name: str) -> bool:
         return self._indices[name].size is not None and self._counts.get(name) is None

@@ -18,7 +18,7 @@ def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> M
     """
     facts.add_settings(settings)
     facts.settle()
-    in_names = {n for r in rules.rules for _, t in r.terms() for s in t.spellings for n in s.template.names}
+    in_names = {n for r in rules.rules for t in r.source for s in t.spellings for n in s.template.names}
     in_names |= {n for d in rules.drop[0] for t in d.templates for n in t.names}
     while _defaults_for(rules, facts, in_names):
         facts.settle()

@@ -33,6 +33,8 @@ class Label:
     what: str
     name: str
     other: str
+    axis: int = 0  # the comparison begins at entry `start` of this axis
+    start: int = 0
 
 
 @dataclass
@@ -141,7 +143,11 @@ class Lowering:
             other = names[sides[1]] if sides[1] is not None else ""
             what = f"{check.what} from {{other}}, although the map says that they are the same" if other else check.what
             dtype = sources[sides[0] or 0].dtype
-            out.append(Compare(Label(step, what, name, other), dtype, check.left, check.right, sources))
+            out.append(
+                Compare(
+                    Label(step, what, name, other, check.axis, check.start), dtype, check.left, check.right, sources
+                )
+            )
         return out
 
 

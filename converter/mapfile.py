@@ -107,7 +107,7 @@ def _expand(node: Node, values: Mapping[str, Any], declared: set[str]) -> Any:
         for part in tree.find_all(nodes.Node):
             if not isinstance(part, allowed):
                 raise node.error(
-                    f"'{clip(node.value)}' has a {type(part).__name__.lower()}; only plain {{{{ expressions }}}} are allowed"
+                    f"'{clip(node.value)}' has something ({type(part).__name__.lower()}) that is not allowed; only plain {{{{ expressions }}}} are allowed"
                 )
         for part in tree.find_all(nodes.Name):
             if part.name in declared and part.name not in values:

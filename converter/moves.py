@@ -109,10 +109,15 @@ class Moves:
 
     def __str__(self) -> str:
         parts = []
-        for kind, word in ((Copy, "copies"), (Runs, "strided copies"), (Tile, "tiles"), (Gather, "gathers")):
-            chosen = [m for m in self.items if isinstance(m, kind)]
-            if chosen:
-                parts.append(f"{len(chosen)} {word} of {sum(m.nbytes for m in chosen)} bytes")
+        for kind, one, many in (
+            (Copy, "copy", "copies"),
+            (Runs, "strided copy", "strided copies"),
+            (Tile, "tile", "tiles"),
+            (Gather, "gather", "gathers"),
+        ):
+            sizes = [m.nbytes for m in self.items if isinstance(m, kind)]
+            if sizes:
+                parts.append(f"{len(sizes)} {one if len(sizes) == 1 else many} of {sum(sizes)} bytes")
         return ", ".join(parts) or "nothing to move"
 
 

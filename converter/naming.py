@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count, product
 from typing import Any
 
+from converter.dims import names
 from converter.document import MapDoc
 from converter.errors import ConvertError, MapError, Origin, Problem
 from converter.expressions import ExpressionError, parse
@@ -14,7 +15,7 @@ from converter.folding import closest
 from converter.names import Hole, Index, Template, TemplateError, parse_template
 from converter.ops import OpError
 from converter.ruledoc import GroupDoc, NameDoc, RuleDoc
-from converter.rules import Condition, Spelling
+from converter.rules import Condition, Rule, Spelling
 
 
 @dataclass
@@ -26,8 +27,11 @@ class Naming:
     indices: dict[str, Index] = field(default_factory=dict)
     sizes: set[str] = field(default_factory=set)
     declared: frozenset[str] = frozenset()  # the sizes that params, indices and shapes declare, without those of ops
-    used: list[tuple[str, Origin]] = field(default_factory=list)  # names in conditions, judged when all sizes are known
+    used: list[tuple[str, str, Origin]] = field(
+        default_factory=list
+    )  # (where, name, line), judged when all sizes are known
     numbers: Iterator[int] = field(default_factory=count)
+    rules: list[Rule] = field(default_factory=list)
 
     def _guard(self, make: Any, origin: Origin) -> Any:
         """Run one step; what goes wrong becomes a problem of this line, and None."""
@@ -48,29 +52,46 @@ class Naming:
         for s in out:
             self._check_names(s.template, name.origin)
             for hole in s.template.holes:
-                self._check_distinct(hole, name.origin)
+                self._check_hole(hole, name.origin)
             for a, b in zip(s.template.parts, s.template.parts[1:]):
-                if isinstance(a, Hole) and isinstance(b, Hole) and self._counted(a) and self._counted(b):
-                    text = f"'{{{a.text}}}{{{b.text}}}' in '{s.template}': numbers that touch cannot be told apart"
-                    raise MapError(Problem(text, "map", None, name.origin))
+                if isinstance(a, Hole) and isinstance(b, Hole):
+                    self._check_touching(s.template, a, b, name.origin)
         return tuple(out)
 
-    def _counted(self, hole: Hole) -> bool:
-        """Whether a hole writes a number that is not one of a few labels."""
+    def _labels(self, hole: Hole) -> list[tuple[str, ...]]:
+        """What an enumerated hole can write, on either side; empty for a number."""
         index = self.indices.get(hole.single or "")
-        return index is None or index.size is not None
+        if index is None or index.size is not None:
+            return []
+        return [tuple(hole.render({index.name: v}) for v in labels) for labels in (index.keys, index.images)]
 
-    def _check_distinct(self, hole: Hole, origin: Origin) -> None:
-        """Refuse `{w:_}` where dots as underscores make two labels one."""
-        index = self.indices.get(hole.single or "")
-        if not hole.underscore or index is None:
-            return
-        for labels in (index.keys, index.images):
-            shown = [hole.render({index.name: v}) for v in labels]
-            twice = next((n for n in shown if shown.count(n) > 1), None)
+    def _check_touching(self, template: Template, a: Hole, b: Hole, origin: Origin) -> None:
+        """Refuse neighbours of which some name could be read in two ways."""
+        for left, right in zip(self._labels(a) or [()] * 2, self._labels(b) or [()] * 2):
+            if not left and not right:
+                clash = "numbers that touch"
+            elif not left or not right:
+                odd = next((t for t in left if t[-1:].isdigit()), next((t for t in right if t[:1].isdigit()), None))
+                clash = f"'{odd}' and a number that touch" if odd else ""
+            else:
+                joined = [x + y for x in left for y in right]
+                odd = next((t for t in joined if joined.count(t) > 1), None)
+                clash = f"two readings of '{odd}'" if odd else ""
+            if clash:
+                text = f"'{{{a.text}}}{{{b.text}}}' in '{template}': {clash} cannot be told apart"
+                raise MapError(Problem(text, "map", None, origin))
+
+    def _check_hole(self, hole: Hole, origin: Origin) -> None:
+        """Refuse arithmetic on text labels, and `{w:_}` where dots as underscores make two labels one."""
+        for name in sorted(names(hole.dim)) if hole.single is None else ():
+            index = self.indices.get(name)
+            if index is not None and any(not isinstance(v, int) for v in (*index.keys, *index.images)):
+                text = f"'{{{hole.text}}}' computes with '{name}', whose labels are not all whole numbers"
+                raise MapError(Problem(text, "map", None, origin))
+        for shown in self._labels(hole) if hole.underscore else ():
+            twice = next((t for t in shown if shown.count(t) > 1), None)
             if twice is not None:
-                a, b = (str(v) for v, n in zip(labels, shown) if n == twice)
-                text = f"'{{{index.name}:_}}' writes '{a}' and '{b}' both as '{twice}'"
+                text = f"'{{{hole.text}:_}}' writes two labels of '{hole.single}' as '{twice}'"
                 raise MapError(Problem(text, "map", None, origin))
 
     def _check_names(self, template: Template, origin: Origin) -> None:
@@ -90,7 +111,7 @@ class Naming:
         out = []
         if doc.when is not None:
             expr = parse(str(doc.when.value))
-            self.used += [(name, doc.when.origin) for name in sorted(expr.names)]
+            self.used += [("when", name, doc.when.origin) for name in sorted(expr.names)]
             out.append(Condition("when", expr, None, doc.when.origin))
         for kind, node in (("with", doc.present), ("without", doc.absent)):
             if node is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from converter.folding import fold
+from converter.folding import fold, visible
 from converter.steps import Operand, Plan, Step
 
 
@@ -25,7 +25,7 @@ def print_plan(plan: Plan) -> str:
     ]
     lines += [f"  assumed: {n} = {v}, the map's default" for n, v in plan.fates.assumed]
     lines += [f"  checked while the data flows: {text}" for text in _checks(plan.steps)]
-    return "\n".join([*lines, f"  {len(plan.outputs)} tensors, {plan.output_bytes} bytes"])
+    return "\n".join(visible(x) for x in [*lines, f"  {len(plan.outputs)} tensors, {plan.output_bytes} bytes"])
 
 
 def _groups(steps: Iterable[Step]) -> list[list[Step]]:

@@ -14,6 +14,7 @@ from converter.yamltree import Node
 
 
 def read_index(name: str, node: Node) -> Index:
+    """Read an index: a size, a list of labels, or a mapping from labels to labels; raises MapError."""
     value = node.value
     if isinstance(value, list):
         labels = tuple(_label(n) for n in value)
@@ -35,42 +36,43 @@ def read_index(name: str, node: Node) -> Index:
 def _label(node: Node) -> Any:
     if isinstance(node.value, bool) or not isinstance(node.value, int | str):
         raise node.error("a label of an index is text or a whole number")
+    if isinstance(node.value, int) and node.value < 0:
+        raise node.error(f"label {node.value}: a name cannot have a negative number")
     return node.value
 
 
 def _distinct(node: Node, labels: tuple[Any, ...]) -> None:
     if not labels:
         raise node.error("the index has no label")
-    for kind in (str, lambda v: str(v).replace(".", "_")):
-        twice = [v for v in labels if [kind(x) for x in labels].count(kind(v)) > 1]
-        if twice and kind is str:
-            raise node.error(f"label '{twice[0]}' stands twice")
+    shown = [str(v) for v in labels]
+    for text in shown:
+        if shown.count(text) > 1:
+            raise node.error(f"label '{text}' stands twice")
 
 
-def shape_nodes(rules: Iterable[Any]) -> Iterable[Node]:
+def shape_nodes(rules: Iterable[Any]) -> Iterable[tuple[Node, int]]:
+    """Find every shape of a document, with the number of terms that it is for."""
     for r in rules:
         if isinstance(r, GroupDoc):
             yield from shape_nodes(r.rules)
         elif isinstance(r, RuleDoc):
-            yield from (n for n in (r.shape, *(t.shape for t in (*r.source, *r.target))) if n is not None)
+            if r.shape is not None:
+                yield r.shape, len(r.source or r.target)
+            yield from ((t.shape, 1) for t in (*r.source, *r.target) if t.shape is not None)
 
 
 def read_shapes(node: Node, terms: int) -> tuple[Shape, ...]:
     """Read one shape for each of ``terms`` terms; raises ExpressionError."""
     value = node.plain()
-    if isinstance(value, str):
-        return (_shape(value.split()),) * terms
     if isinstance(value, int) and not isinstance(value, bool):
-        return (_shape([value]),) * terms
+        value = str(value)
+    if isinstance(value, str):
+        if terms > 1:
+            raise ExpressionError(f"there is one shape for {terms} terms: give a list with one for each")
+        return (_shape(value.split()),)
     if not isinstance(value, list):
         raise ExpressionError(f"{value!r} is no shape (dims separated by spaces, or a list)")
     if terms == 1:
-        return (_shape(value),)
-    if (
-        len(value) != terms
-        and not any((isinstance(v, str) and " " in v.strip()) or isinstance(v, list) for v in value)
-        and terms == 2
-    ):
         return (_shape(value),)
     if len(value) != terms:
         raise ExpressionError(f"there are {len(value)} shapes for {terms} terms, one each is needed")

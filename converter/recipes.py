@@ -83,7 +83,8 @@ class Recipes:
         found = self._cache[key]
         if isinstance(found, tuple):
             for p in found:
-                self.problems.append(Problem(p.message, p.kind, entries[0][0].name, rule.origin))
+                subject = entries[0][0].name
+                self.problems.append(Problem(p.message.removeprefix(f"{subject} "), p.kind, subject, rule.origin))
             return None
         return found
 
@@ -186,15 +187,20 @@ class Recipes:
             n for op in chain.ops() for n in op.sizes() if n.isidentifier() and not n.startswith("_")
         }
         if open_names:
-            return (Problem(self._unknown(rule, open_names), "size"),)
+            return (Problem(self._unknown(open_names), "size"),)
         return self._with_dtypes(rule, chain, entries, found.targets, counts, known)
 
-    def _unknown(self, rule: Rule, open_names: set[str]) -> str:
+    def _unknown(self, open_names: set[str], what: str = "the ops of this rule need") -> str:
         shown = sorted(n for n in open_names if not n.startswith("_") and n.isidentifier())
+        local = sorted({n.split("~")[0].lstrip("_") for n in open_names if n.startswith("_")} - {"part", "size"})
+        if not shown and local:
+            are = "is" if len(local) == 1 else "are"
+            return f"{', '.join(local)} of the pattern {are} not known: name {'it' if are == 'is' else 'them'} in `shape` or `params`"
         if not shown:
             return "the sizes of the parts are not known: give the rule a `shape`"
         sets = " or ".join(f"--set {n}=..." for n in shown)
-        return f"{', '.join(shown)} {'is' if len(shown) == 1 else 'are'} not known, and the ops of this rule need {'it' if len(shown) == 1 else 'them'}: {sets}"
+        one = len(shown) == 1
+        return f"{', '.join(shown)} {'is' if one else 'are'} not known, and {what} {'it' if one else 'them'}: {sets}"
 
     def _with_dtypes(
         self,
@@ -254,7 +260,7 @@ class Recipes:
                 self._cache[key] = (Problem(str(e), "dtype"),)
         found = self._cache[key]
         if isinstance(found, tuple):
-            self.problems.append(Problem(found[0].message, "dtype", entry.name))
+            self.problems.append(Problem(found[0].message.removeprefix(f"{entry.name} "), "dtype", entry.name))
             return None
         return found
 
@@ -302,21 +308,26 @@ class Recipes:
         shape = tuple(substitute(d, known) for d in term.shape or ())
         open_names = {n for d in shape for n in names(d)}
         if open_names:
-            self.problems.append(Problem(self._unknown(rule, open_names), "size", name, rule.origin))
+            self.problems.append(
+                Problem(self._unknown(open_names, "the shape of this rule needs"), "size", name, rule.origin)
+            )
             return None
         try:
+            expr = rule.fill.value
             value = (
-                float(rule.fill.value.evaluate({**self.facts.values, **instance.values}))
-                if rule.fill.value is not None
-                else float(rule.fill.what == "ones")
+                float(rule.fill.what == "ones")
+                if expr is None
+                else float(expr.evaluate({**self.facts.values, **instance.values}))
             )
+            value = rule.fill.number or value
         except UnknownName as e:
             self.problems.append(Problem(f"fill: {e}: --set {e.name}=...", "size", name, rule.origin))
             return None
         except (ExpressionError, TypeError, ValueError) as e:
             self.problems.append(Problem(f"fill: {e}", "map", name, rule.origin))
             return None
-        wrong = constant_problem(rule.fill.what, value, dtype)
+        last = float(shape[-1]) - 1 if rule.fill.what == "arange" and isinstance(shape[-1], int) else value
+        wrong = constant_problem(rule.fill.what, last, dtype)
         if wrong is not None:
             self.problems.append(Problem(f"fill: {wrong}", "dtype", name, rule.origin))
             return None

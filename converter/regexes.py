@@ -51,10 +51,15 @@ def compile_pattern(pattern: str) -> Any:
 
 def check_regex(rename: Regex) -> None:
     """Refuse a rename whose groups and new name do not fit together; raises TemplateError."""
-    compiled = rename.compiled
-    if compiled.groups != len(compiled.groupindex) and re.search(r"(?<!\\)\((?!\?)", rename.match):
-        pass  # unnamed groups only group: they take part in no name
-    known = set(compiled.groupindex)
+    known = set(rename.compiled.groupindex)
+    named = re.findall(r"\(\?P<(\w+)>", rename.match)
+    for name in named:
+        if named.count(name) > 1:
+            raise TemplateError(f"group '{name}' stands twice in '{rename.match}'")
+    if re.search(r"\\(\d|g<)", rename.to):
+        raise TemplateError(
+            f"'{rename.to}' has a backslash reference: groups have names here, (?P<name>...) and {{name}}"
+        )
     for hole in _HOLE.findall(rename.to):
         if hole not in known:
             raise TemplateError(f"'{{{hole}}}' in '{rename.to}' is no named group of '{rename.match}'")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from converter.errors import ConvertError, MismatchError, Problem
-from converter.folding import fold, natural_key
+from converter.folding import fold, natural_key, visible
 from converter.lowering import Lowering, pairs
 from converter.steps import Plan
 
@@ -85,9 +85,13 @@ class Report:
         return json.dumps(doc, ensure_ascii=False, indent=1)
 
     def summary(self) -> str:
-        """One sentence with all the counts; converted counts input tensors."""
+        """One sentence with all the counts; converted counts input tensors, and where nothing was written those that fit."""
         converted = len({x.source for x in self.loaded})
-        counts = [(converted, "tensors converted"), (len(self.dropped), "dropped"), (len(self.tied), "tied")]
+        counts = [
+            (converted, "tensors fit" if self.problems else "tensors converted"),
+            (len(self.dropped), "dropped"),
+            (len(self.tied), "tied"),
+        ]
         counts += [(len(self.kept), "kept")] if self.kept else []
         counts += [
             (len(self.missing), "missing"),
@@ -96,11 +100,7 @@ class Report:
         ]
         text = ", ".join(f"{n} {word}" for n, word in counts)
         text = text.replace("tensors", "tensor", 1) if converted == 1 else text
-        return (
-            f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s"
-            if self.bytes_written or self.seconds
-            else text
-        )
+        return f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s" if self.bytes_written else text
 
     def raise_for_problems(self) -> None:
         """Raise a ConvertError that carries this report, if there is any problem."""
@@ -128,13 +128,13 @@ class Report:
         casts: dict[tuple[str, str], list[str]] = {}
         for c in self.cast:
             casts.setdefault((c.dtype, c.to), []).append(c.name)
-            out += [f"cast: {c.name}: {c.underflow} values became zero in {c.to}"] if c.underflow else []
-            out += [f"cast: {c.name}: {c.overflow} values did not fit {c.to}"] if c.overflow else []
+            for count, what in ((c.underflow, "became zero in"), (c.overflow, "did not fit")):
+                out += [f"cast: {c.name}: {count} {'value' if count == 1 else 'values'} {what} {c.to}"] if count else []
         out += [
             f"cast: {a} -> {b}: {len(names)} {'tensor' if len(names) == 1 else 'tensors'}"
             for (a, b), names in casts.items()
         ]
-        return out + [f"note: {n}" for n in self.notes]
+        return [visible(line) for line in [*out, *(f"note: {n}" for n in self.notes)]]
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), self.summary()])

@@ -20,6 +20,8 @@ from converter.names import Index, Template
 from converter.ops.base import Shape
 from converter.regexes import Regex
 
+FILLS = ("zeros", "ones", "causal_mask", "arange")  # the constants of a fill that have a name
+
 
 @dataclass(frozen=True)
 class Spelling:
@@ -82,6 +84,7 @@ class Fill:
     value: Expr | None
     dtype: str | None
     like: Template | None
+    number: float = 0.0  # the constant of a fill whose expression is a number
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ class RegexRule:
     back: Regex | str
     dtypes: tuple[str | None, str | None]
     optional: bool
-    automatic: bool = True  # the way back follows from the pattern, it is not stated
+    automatic: bool = True  # the way back follows from the pattern; nobody stated it
 
     def inverse(self) -> RegexRule:
         """Swap the directions; raises MapError for a rename that leads one way only."""

@@ -18,7 +18,7 @@ from converter.formats import Checkpoint, Output, check_target, layout, open_che
 from converter.formats.text import many_objects
 from converter.lowering import Label, Lowering
 from converter.mapfile import load_map, read_map
-from converter.plan import make_plan
+from converter.planning import make_plan
 from converter.report import Report, make_report
 from converter.rules import Ruleset
 from converter.spec import parse_dtype
@@ -234,7 +234,8 @@ def data_problems(plan: Plan, outcome: Outcome) -> list[Problem]:
     for d in outcome.differences:
         label = d.label
         assert isinstance(label, Label)
-        at = f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at {list(d.index)}: {d.left} and {d.right}"
+        index = [i + (label.start if k == label.axis else 0) for k, i in enumerate(d.index)]
+        at = f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at {index}: {d.left} and {d.right}"
         out.append(Problem(f"{label.what.format(other=label.other)} ({at})", "data", label.name, label.step.origin))
     origins = {n: s.origin for s in plan.steps for n in s.target_names()}
     specs = {s.name: s for s in plan.outputs}

@@ -140,7 +140,11 @@ class Plan:
         wanted = set(names)
         steps = tuple(s for s in self.steps if wanted & set(s.target_names()))
         made = {n for s in steps for n in s.target_names()}
-        return replace(self, steps=steps, outputs=tuple(o for o in self.outputs if o.name in made))
+        every = {o.name for o in self.outputs}
+        tied = tuple(t for t in self.fates.tied if t.alias is not None and t.alias[1] in made)
+        metadata = {k: v for k, v in self.metadata.items() if v in made or v not in every}
+        outputs = tuple(o for o in self.outputs if o.name in made)
+        return replace(self, steps=steps, outputs=outputs, metadata=metadata, fates=Fates(tied=tied))
 
     def to_json(self) -> str:
         """Write the plan as JSON: steps with their ops, outputs, metadata, fates, sizes."""

@@ -17,7 +17,7 @@ from converter.facts import Facts, Settings
 from converter.formats import Output, layout, open_checkpoint
 from converter.inputs import read_inputs
 from converter.matching import Matcher
-from converter.plan import make_plan
+from converter.planning import make_plan
 from converter.recipes import Recipes
 from converter.rules import Rule, Ruleset
 from converter.run import Job, plan_open, write

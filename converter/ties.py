@@ -6,17 +6,16 @@ is compared; where it is the output, the tied one is left out as an alias, or st
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from converter.claims import Ledger
 from converter.errors import Problem
-from converter.expand import Instance
+from converter.expand import Expander, Instance
 from converter.facts import Facts, Settings
 from converter.flow import Chain
 from converter.inputs import Inputs
 from converter.matching import Matcher
-from converter.rules import Rule, Tie
+from converter.rules import Rule, Term, Tie
 
 
 @dataclass
@@ -40,27 +39,45 @@ class TieWork:
 class Ties:
     """Settle the ties of a ledger; plain instances are left to the planner."""
 
-    def __init__(
-        self, matcher: Matcher, ledger: Ledger, settings: Settings, render: Callable[[Tie, Instance], str]
-    ) -> None:
-        self.matcher, self.ledger, self.settings, self.render = matcher, ledger, settings, render
+    def __init__(self, matcher: Matcher, ledger: Ledger, settings: Settings, expander: Expander) -> None:
+        self.matcher, self.ledger, self.settings, self.expander = matcher, ledger, settings, expander
         self.inputs: Inputs = matcher.inputs
         self.facts: Facts = matcher.facts
         self.work = TieWork()
         config = settings.config or {}
         self.config_untied = config.get("tie_word_embeddings") is False
 
+    def render(self, tie: Tie, instance: Instance) -> str:
+        """The name that an instance is tied to."""
+        return self.expander.render(tie.name, instance.values, tie.side, instance.rule.origin)
+
+    def spell(self, instance: Instance, term: Term) -> list[str]:
+        """Every spelling of a term's name."""
+        rule = instance.rule
+        return [self.expander.render(s.template, instance.values, rule.side, rule.origin) for s in term.spellings]
+
     def run(self) -> tuple[TieWork, list[Instance]]:
         """Give the decisions, and the instances that remain plain moves."""
         plain: list[Instance] = []
-        groups: dict[tuple[bool, str], list[Instance]] = {}
+        tied_to: dict[tuple[bool, str], str] = {}
+        members: list[tuple[bool, str, Instance]] = []
         for instance in self.ledger.instances:
             tie = instance.rule.tie
             if tie is None or self._own(instance, tie):
                 plain.append(instance)
-            else:
-                on_input = tie.side == instance.rule.side
-                groups.setdefault((on_input, self.render(tie, instance)), []).append(instance)
+                continue
+            on_input = tie.side == instance.rule.side
+            name = self.render(tie, instance)
+            tied_to[on_input, (instance.sources if on_input else instance.targets)[0][0]] = name
+            members.append((on_input, name, instance))
+        present = self._spellings(plain)
+        groups: dict[tuple[bool, str], list[Instance]] = {}
+        for on_input, name, instance in members:
+            seen: set[str] = set()
+            while (on_input, name) in tied_to and name not in seen:  # a chain of ties is one set
+                seen.add(name)
+                name = tied_to[on_input, name]
+            groups.setdefault((on_input, present.get(name, name) if on_input else name), []).append(instance)
         by_source = {n: i for i in plain for names in i.sources for n in names}
         by_target = {n: i for i in plain for names in i.targets for n in names}
         for (on_input, name), tied in groups.items():
@@ -69,6 +86,15 @@ class Ties:
             else:
                 plain = self._on_output(name, by_target.get(name), tied, plain)
         return self.work, plain
+
+    def _spellings(self, plain: list[Instance]) -> dict[str, str]:
+        """From every spelling of a tensor to the one that this file has."""
+        out: dict[str, str] = {}
+        for instance in plain:
+            for k, term in enumerate(instance.rule.source):
+                if len(term.spellings) > 1 and not term.bound:
+                    out |= dict.fromkeys(self.spell(instance, term), instance.sources[k][0])
+        return out
 
     def _own(self, instance: Instance, tie: Tie) -> bool:
         """Whether a tied tensor is one of its own here: it is present (or must be) and nothing ties it."""
@@ -156,12 +182,12 @@ class Ties:
                 instance.missing.clear()
         if of is not None and of.missing and present:
             plain = [i for i in plain if i is not of]
+            absent_names = [n for group in of.sources for n in group]
+            of.missing.clear()
             first = present.pop(0)
             made = Instance(first.rule, first.values, first.members, first.sources, [[name]])
             plain.append(made)
-            self.work.notes.append((first.targets[0][0], name, None))
-            for absent in of.sources[0] if len(of.sources) == 1 else ():
-                self.work.notes.append((absent, first.sources[0][0], None))
+            self.work.notes += [(absent, first.sources[0][0], None) for absent in absent_names]
             of = made
         elif of is not None and of.missing:
             names = ", ".join(i.sources[0][0] for i in tied if i.sources)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from converter.errors import Problem
-from converter.folding import closest, natural_key
+from converter.folding import clip, closest, fold, natural_key
 from converter.steps import Plan
 
 Check = Callable[[Plan], Iterable[Problem]]
 _HOLE = re.compile(r"\{[^{}]*\}")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"[0-9]+")
 LOOK = 400  # names that hints look at
 
 
@@ -37,20 +37,16 @@ def missing(plan: Plan) -> Iterable[Problem]:
 
 def unexpected(plan: Plan) -> Iterable[Problem]:
     """Names of the input that nothing reads, each with the spelling that a rule would read, if one is close."""
-    candidates = {_normal(t): t for t in plan.expected[0]}
-    near: dict[str, str | None] = {}
+    candidates = {_HOLE.sub("#", t): t for t in plan.expected[0]}
+    forms = {_normal(t): t for t in plan.expected[0]}
     files = plan.header.files
     place = None if not files else files[0].path if len(files) == 1 else f"{Path(files[0].path).parent}"
     out = []
-    for name, origin, text in plan.fates.unexpected:
+    for k, (name, origin, text) in enumerate(plan.fates.unexpected):
         key = _normal(name)
-        if key not in near:
-            near[key] = (
-                closest(key, candidates) if len(near) < 50 and origin is None and key not in candidates else None
-            )
-        hint = near[key]
-        if origin is None and key in candidates and re.search(r"(?<!\d)0\d", name):
-            text += f" ('{candidates[key]}' writes 7 as 7, not as 07)"
+        hint = closest(name, candidates) if k < LOOK and origin is None and key not in forms else None
+        if origin is None and key in forms and re.search(r"(?<!\d)0\d", name):
+            text += f" ('{forms[key]}' writes 7 as 7, not as 07)"
         out.append(
             Problem(
                 text + (f" (did you mean {candidates[hint]}?)" if hint else ""),
@@ -140,8 +136,6 @@ def _matcher(templates: Iterable[str]) -> Callable[[str], bool]:
 
 def folded(problems: Iterable[Problem], limit: int | None = None) -> list[str]:
     """Write problems as lines: names that differ only in numbers are folded, and what passes ``limit`` lines is counted."""
-    from converter.folding import fold
-
     groups: dict[Problem, list[str]] = {}
     for p in problems:
         groups.setdefault(replace(p, subject=None), []).append(p.subject or "")
@@ -151,4 +145,4 @@ def folded(problems: Iterable[Problem], limit: int | None = None) -> list[str]:
     if limit is not None and len(lines) > limit:
         more = len(lines) - limit
         lines = [*lines[:limit], f"... and {more} more (--report FILE.json has them all)"]
-    return lines
+    return [clip(line, 2000) for line in lines]

@@ -87,10 +87,13 @@ def _hint(text: str, line: int) -> str:
     """Guess the usual reasons of a syntax error: a hole without quotes, a backslash in double quotes."""
     lines = text.split("\n")
     near = "\n".join(lines[max(0, line - 2) : line])
-    if _BARE_HOLE.search(near):
-        return " (names with braces need quotes in YAML's flow style: 'h.{layer}.w')"
     if re.search(r'"[^"\n]*\\[^"\\/abefnrtvxuULNP_0 \n]', near):
         return " (a backslash in double quotes is an escape: use single quotes, 'a\\.b')"
+    bare = re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "''", near)
+    if _BARE_HOLE.search(bare):
+        return " (names with braces need quotes in YAML's flow style: 'h.{layer}.w')"
+    if re.search(r"[:,] *\w+\[\w+\]", bare):
+        return " (a value with brackets needs quotes in YAML's flow style: 'depths[b]')"
     return ""
 
 
@@ -114,7 +117,7 @@ class _Builder:
         return Node(self._scalar(node, origin), origin)
 
     def _check_tag(self, node: Any, kind: str, origin: Origin) -> None:
-        if node.tag != f"tag:yaml.org,2002:{kind}":
+        if node.tag != f"tag:yaml.org,2002:{kind}" or self.text[node.start_mark.index] == "!":
             raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
 
     def _mapping(self, node: Any, origin: Origin, depth: int) -> Node:
@@ -135,9 +138,9 @@ class _Builder:
     def _scalar(self, node: Any, origin: Origin) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         text = node.value
-        if kind == "str":
-            return text
         written = self.text[node.start_mark.index : node.end_mark.index]
+        if kind == "str" and not written.startswith("!"):
+            return text
         if node.style or written.startswith("!"):
             raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
         if kind == "null":
@@ -156,8 +159,13 @@ class _Builder:
                 return float(text.replace(".", ""))
         elif kind not in ("timestamp", "merge", "value"):
             raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
+        if kind == "bool":
+            meant = "true" if text.lower() in ("yes", "y", "on", "true") else "false"
+            text = f"YAML reads {clip(text)} as {meant}: write {meant}, or quote it if it is text, '{clip(text)}'"
+            raise self._error(origin, text)
+        a = "an" if kind[0] in "aeiou" else "a"
         raise self._error(
-            origin, f"YAML reads {clip(text)} as a {kind}, not as the text it looks like: quote it, '{clip(text)}'"
+            origin, f"YAML reads {clip(text)} as {a} {kind}, not as the text it looks like: quote it, '{clip(text)}'"
         )
 
     def _error(self, origin: Origin, message: str) -> MapError:

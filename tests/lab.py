@@ -158,7 +158,9 @@ class Lab:
         r = self.run("--map", self.map(text), self.source, self.output, *flags)
         assert self.output.exists() == (r.code == 0), r
         if r.code:
-            assert sorted(self.folder.iterdir()) == sorted({*before, self.folder / "map.yaml"}), "something was left behind"
+            assert sorted(self.folder.iterdir()) == sorted({*before, self.folder / "map.yaml"}), (
+                "something was left behind"
+            )
         return r, self.output
 
     def gives(self, text: str, tensors: Tensors, want: Tensors, *flags: Any) -> Result:

@@ -269,7 +269,6 @@ def test_number_wants_an_integer(text):
         ("1e-6", 1e-6),
         (".5", 0.5),
         ("d * 0.5", 384.0),
-        ("-1e999", float("-inf")),
         ("2", 2),
     ],
 )

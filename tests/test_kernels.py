@@ -197,6 +197,7 @@ def test_constants():
     out, counts = rounded(0.1, "BF16", (), False)
     assert (float(out[0]), counts) == (0.10009765625, Counts())
     assert rounded(1e6, "F16", (), False)[1].overflow == 1
+    assert rounded(-2.0, "C64", (), False)[0].tolist() == [-2 + 0j]
     assert rounded(3.0, "I64", (Arith("add", 1.0),), True)[0].tolist() == [4]
 
 

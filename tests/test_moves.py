@@ -39,7 +39,7 @@ def test_a_rename_of_a_whole_file_is_one_copy():
     sources = sources_of("BF16", *shapes)
     lowered = lower(produces_of("BF16", sources, *(Virtual.source(k, s) for k, s in enumerate(shapes))))
     assert lowered.items == (Copy(0, 100, 0, 1000, sum(prod(s) * 2 for s in shapes)),)
-    assert str(lowered) == "1 copies of 7650 bytes"
+    assert str(lowered) == "1 copy of 7650 bytes"
     assert not lowered.computes
 
 

@@ -1,18 +1,23 @@
-"""What the README and the pages in docs/ show is what happens: their sessions, maps, tables and worked examples are run here.
+"""What the README and the pages in docs/ show is what happens: sessions, programs, maps, tables and worked examples.
 
-In the README a `console` block is a session, a `python` block a program, a `text` block after it what that prints, and a `yaml` block
-whose first line is a comment with a file name is that file. All of them run in order, in one folder. In docs/language.md a `yaml` block
-that begins with `version: 1` is a map, and a `text` block after it has its tensors on both sides.
+In the README a `console` block is a session, a `python` block a program, a `text` block after it what that prints, and
+a `yaml` block whose first line is a comment with a file name is that file; all of them run in order, in one folder. In
+docs/language.md a `yaml` block that begins with `version: 1` is a map, and a `text` block after it has its tensors on
+both sides. To write the README's outputs anew: python tests/test_readme.py
 """
 
 import io
 import json
+import os
 import re
 import shlex
+import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -125,20 +130,22 @@ class Session:
             exec(compile("\n" * line + text, README.name, "exec"), self.names)
         return out.getvalue()
 
+    def block(self, block: Block, printed: str) -> str:
+        """Let a block happen and give what it should have been: what it is, where only times differ."""
+        if block.kind == "text":
+            return block.text if agrees(block.text, printed) else printed.strip("\n")
+        lines = list[str]()
+        for command, shown in commands(block.text):
+            got = self.command(command.replace("\\\n", ""))
+            lines.append(f"$ {command}")
+            lines += [shown if agrees(shown, got) else got.strip("\n")] if got else []
+        return "\n".join(lines)
+
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
-    """Cut a console block into commands (a line that ends with a backslash goes on) and what they should show."""
-    command, shown, more = "", list[str](), False
-    for line in text.split("\n"):
-        if more:
-            command, more = f"{command.removesuffix(chr(92))}{line.strip()}", line.endswith("\\")
-        elif line.startswith("$ "):
-            if command:
-                yield command, "\n".join(shown)
-            command, shown, more = line[2:], [], line.endswith("\\")
-        else:
-            shown.append(line)
-    yield command, "\n".join(shown)
+    """Cut a console block into commands (a line that ends with a backslash goes on) and what they show."""
+    for m in re.finditer(r"^\$ ((?:.*\\\n)*.*)\n?((?:(?!\$ ).*\n?)*)", text, re.MULTILINE):
+        yield m[1], m[2].removesuffix("\n")
 
 
 def agrees(shown: str, got: str) -> bool:
@@ -152,33 +159,31 @@ def _timeless(text: str) -> str:
     return re.sub(r"\d+\.\d s\b", "T s", "\n".join(line.rstrip() for line in text.split("\n")))
 
 
-def test_the_session_of_the_readme(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    session, printed, seen = Session(), "", {"console": 0, "python": 0, "yaml": 0}
-    for block in blocks(README):
-        where = f"README.md:{block.line}"
-        named = re.match(r"# (\S+\.yaml)\n", block.text)
-        if block.kind == "console":
-            for command, shown in commands(block.text):
-                got = session.command(command)
-                assert agrees(shown, got), f"{where}: $ {command}\n--- shown\n{shown}\n--- real\n{got}"
-                seen["console"] += 1
-        elif block.kind == "python":
-            printed = session.python(block.text, block.line)
-            seen["python"] += 1
-        elif block.kind == "text":
-            assert agrees(block.text, printed), f"{where}\n--- shown\n{block.text}\n--- real\n{printed}"
-        elif block.kind == "yaml" and named:
-            Path(named[1]).write_text(block.text + "\n", encoding="utf-8")
-            seen["yaml"] += 1
-        else:
-            assert block.kind in ("yaml", "sh"), f"{where}: a block of an unknown kind, '{block.kind}'"
-            assert not re.search(r"^\$? ?convert ", block.text, re.MULTILINE), f"{where}: a command that is not run"
-    assert seen["console"] >= 12, seen
-    assert seen["python"] >= 3, seen
-    assert seen["yaml"] >= 1, seen
+def play(folder: Path) -> list[tuple[Block, str]]:
+    """Run the README in a folder, and give its sessions and outputs with what they should be."""
+    session, printed, found = Session(), "", list[tuple[Block, str]]()
+    with chdir(folder), mock.patch.dict(os.environ, {"NO_COLOR": "1", "COLUMNS": "200"}):
+        for block in blocks(README):
+            named = re.match(r"# (\S+\.yaml)\n", block.text)
+            if block.kind in ("console", "text"):
+                found.append((block, session.block(block, printed)))
+            elif block.kind == "python":
+                printed = session.python(block.text, block.line)
+            elif block.kind == "yaml" and named:
+                Path(named[1]).write_text(block.text + "\n", encoding="utf-8")
+            else:
+                assert block.kind in ("yaml", "sh"), f"{block.line}: a block of an unknown kind, '{block.kind}'"
+                assert not re.search(r"^(\$ )?convert ", block.text, re.MULTILINE), f"{block.line}: not run"
+    return found
+
+
+def test_the_sessions_of_the_readme(tmp_path):
+    found = play(tmp_path)
+    assert [f"{b.line}: {b.text}" for b, _ in found] == [f"{b.line}: {real}" for b, real in found]
+    kinds = [b.kind for b in blocks(README)]
+    assert (kinds.count("console"), kinds.count("python"), kinds.count("text")) >= (7, 6, 3)
+    assert (tmp_path / "tower-again.safetensors").exists()
+    assert not (tmp_path / "never.safetensors").exists()
 
 
 def snippets() -> list[Any]:
@@ -219,7 +224,7 @@ def test_maps_of_the_language_reference(block, tmp_path):
 def worked() -> list[Any]:
     """The maps that are followed by tensors: `from` tensors, an arrow, `to` tensors."""
     found = blocks(LANGUAGE)
-    pairs = [(a, b) for a, b in zip(found, found[1:]) if a.text.startswith("version: 1") and b.kind == "text"]
+    pairs = [(a, b) for a, b in pairwise(found) if a.text.startswith("version: 1") and b.kind == "text"]
     return [pytest.param(a, b, id=f"{a.heading.strip('`').replace(' ', '-')}-{a.line}") for a, b in pairs]
 
 
@@ -328,3 +333,16 @@ def test_links_lead_somewhere(page):
         if anchor:
             heads = re.findall(r"^#+ (.+)$", goal.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}, target
+
+
+def rewrite() -> None:
+    """Write what the README shows anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = README.read_text(encoding="utf-8").split("\n")
+        for block, real in reversed(play(Path(folder))):
+            text[block.line : block.line + len(block.text.split("\n"))] = real.split("\n")
+        README.write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()

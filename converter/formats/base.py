@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import stat
 import threading
 from collections.abc import Iterator, Sequence
@@ -208,3 +209,26 @@ def foreign(head: bytes) -> str | None:
         return "is a pickle, not a safetensors file"
     low = head.lower()
     return next((words for start, words in _SIGNATURES if head.startswith(start) or low.startswith(start)), None)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold back SIGINT and SIGTERM until a step that must not be cut in two is done.
+
+    They are then handled as they would have been. In threads other than the main one, which get no signals, nothing
+    changes.
+    """
+    held: list[int] = []
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = [(kind, signal.signal(kind, lambda number, _: held.append(number))) for kind in kinds]
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for kind, handler in before:
+            signal.signal(kind, handler if handler is not None else signal.SIG_DFL)
+        for number in held:
+            signal.raise_signal(number)

@@ -148,5 +148,5 @@ def _ambiguous(folder: Path, files: Sequence[str], fmt: Format) -> FormatError:
             holders.setdefault(tensor, []).append(file)
     for tensor, where in holders.items():
         if len(where) > 1:
-            problems.append(Problem(f"{show(tensor)} is in {listing(where)}", "ambiguous", shown))
+            problems.append(Problem(f"is in {listing(where)}", "ambiguous", tensor, place=shown))
     return FormatError(problems)

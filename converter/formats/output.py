@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from converter.formats.base import Descriptors, bad, faults
+from converter.formats.base import Descriptors, bad, faults, undisturbed
 from converter.formats.shards import INDEX, Layout
 from converter.formats.staging import Claim, allocate, claim, lock_folder, sync_folder, write_all
 from converter.formats.swap import publish, recover
@@ -41,11 +41,12 @@ class Output:
     def __enter__(self) -> Output:
         self.target = self._check()
         try:
-            self._claim_target()
-            _check_space(self.target, self.layout.size)
-            with faults(self.path, "cannot be written"):
-                for i, file in enumerate(self.layout.files):
-                    self._start(i, file.header_bytes, file.size)
+            with undisturbed():
+                self._claim_target()
+                _check_space(self.target, self.layout.size)
+                with faults(self.path, "cannot be written"):
+                    for i, file in enumerate(self.layout.files):
+                        self._start(i, file.header_bytes, file.size)
         except BaseException:
             self._discard()
             raise
@@ -104,7 +105,7 @@ class Output:
                 os.fchmod(self.fd(0), self.target.mode)
         for i in range(len(self._paths)):
             self.finish(i)
-        with faults(self.path, "cannot be written"):
+        with undisturbed(), faults(self.path, "cannot be written"):
             if self.target.directory:
                 self._publish(self._claim.path)
             else:
@@ -133,13 +134,14 @@ class Output:
             raise bad(self.path, "was made by another program in the meantime, it is left as it is", "io")
 
     def _discard(self) -> None:
-        self._files.close()
-        if self._claim is not None:
-            held, self._claim = self._claim, None
-            held.release(*((self.target.sibling,) if self.target.directory else ()))
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        with undisturbed():
+            self._files.close()
+            if self._claim is not None:
+                held, self._claim = self._claim, None
+                held.release(*((self.target.sibling,) if self.target.directory else ()))
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -51,6 +51,10 @@ def parse_op(value: Any, context: OpContext) -> Op:
         if len(value) != 1:
             raise OpError(f"an item of ops is one op, this one has {len(value)} keys ({', '.join(map(str, value))})")
         ((word, argument),) = value.items()
+        if argument is None and word in _BY_WORD:
+            raise OpError(
+                f"{word} has nothing after its colon" + (f": write {word} alone" if _BY_WORD[word].bare else "")
+            )
     else:
         word, argument = value, None
     op = _BY_WORD.get(word) if isinstance(word, str) else None

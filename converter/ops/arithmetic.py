@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -70,6 +71,12 @@ class WithNumber(Elementwise):
         """The names that the constant still needs."""
         return self.number.names
 
+    def infer(self, flow: Flow, fresh: Fresh) -> Inferred:
+        """Keep the shape; raises OpError for a constant of no use, as soon as it is known."""
+        if not self.number.names:
+            self.value()
+        return super().infer(flow, fresh)
+
     def turned(self) -> Op:
         """Turn addition into subtraction, multiplication into division, and back."""
         return replace(self, opposite=not self.opposite)
@@ -96,6 +103,8 @@ def parse_number(argument: Any, word: str) -> Expr:
     """Read a number or a decimal expression; raises OpError."""
     if isinstance(argument, bool) or not isinstance(argument, int | float | str):
         raise OpError(f"{word} takes a number or an expression, not {argument!r}")
+    if isinstance(argument, float) and not math.isfinite(argument):
+        raise OpError(f"{word} takes a finite number, not {argument}")
     try:
         return parse(str(argument), True)
     except ExpressionError as e:

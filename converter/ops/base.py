@@ -87,6 +87,8 @@ class DataCheck(Generic[A]):
     what: str
     left: A
     right: A
+    axis: int = 0  # the arrays begin at entry `start` of this axis of the tensor
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -208,27 +210,27 @@ def parse_size(value: Any) -> Dim:
 
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise OpError(f"{value!r} is not a size (an integer or an expression)")
-    if isinstance(value, int):
-        return value
     try:
-        return parse(value).dim()
+        size = value if isinstance(value, int) else parse(value).dim()
     except ExpressionError as e:
         raise OpError(str(e)) from None
+    check_size(size, f"'{value}'")
+    return size
 
 
-def parse_permutation(value: Any, what: str) -> tuple[int, ...]:
-    """Read an order of 0..n-1; raises OpError."""
-    if not isinstance(value, list) or not value or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
-        raise OpError(f"{value!r} is no list of whole numbers: {what}")
-    if sorted(value) != list(range(len(value))):
-        raise OpError(f"{value!r} is not an order of 0..{len(value) - 1}: {what}")
+def parse_permutation(value: Any, what: str, least: int = 1) -> tuple[int, ...]:
+    """Read a permutation of 0..n-1, of ``least`` entries or more; raises OpError."""
+    numbers = isinstance(value, list) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    if not numbers or len(value) < least or sorted(value) != list(range(len(value))):
+        end = max(len(value), least) - 1 if numbers else "n"
+        raise OpError(f"{value!r} is not a permutation of 0..{end} ({what})")
     return tuple(value)
 
 
 def check_size(size: Dim, what: str) -> None:
     """Refuse a size below 0; raises OpError."""
     if isinstance(size, int) and size < 0:
-        raise OpError(f"{what} would have the size {size}")
+        raise OpError(f"{what} is a size of {size}, below 0")
 
 
 def parse_dim(value: Any) -> int:

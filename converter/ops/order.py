@@ -42,7 +42,9 @@ class Order(Op):
     def parse(cls, argument: Any, context: OpContext) -> Self:
         """Read `dim` and `to`."""
         given = fields_of(argument, ["dim", "to"])
-        return cls(parse_dim(given["dim"]), parse_permutation(given["to"], "to has the input part of each output part"))
+        return cls(
+            parse_dim(given["dim"]), parse_permutation(given["to"], "to has the input part of each output part", 2)
+        )
 
     def infer(self, flow: Flow, fresh: Fresh) -> Inferred:
         """Keep the shape, whose axis the parts must divide."""

@@ -88,7 +88,7 @@ class Rearrange(Op):
         if len(shape) != len(self.left):
             raise OpError(f"'{self}' takes {len(self.left)} axes, the shape is {render_shape(shape)}")
         equations: list[tuple[Dim, Dim]] = []
-        for group, have in zip(self.left, shape):
+        for axis, (group, have) in enumerate(zip(self.left, shape)):
             open_names = [n for n in group if n not in sizes]
             for n in open_names[1:]:
                 sizes[n] = fresh(n)
@@ -100,7 +100,7 @@ class Rearrange(Op):
                 sizes[open_names[0]] = part if part is not None else fresh(open_names[0])
                 factor = factor * sizes[open_names[0]]
             if isinstance(have, int) and isinstance(factor, int) and have != factor:
-                raise OpError(f"'{self}': the axis ({' '.join(group)}) is {factor}, the shape is {render_shape(shape)}")
+                raise OpError(f"'{self}': axis {axis} is {have}, the pattern says {' * '.join(group) or 1} = {factor}")
             if have != factor:
                 equations.append((factor, have))
         return sizes, tuple(equations)

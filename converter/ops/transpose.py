@@ -57,7 +57,7 @@ class Transpose(Op):
         if value.shape is None:
             return Inferred(flow, inverse)
         axes = self._axes(len(value.shape))
-        if len(axes) != len(value.shape):
+        if len(axes) != len(value.shape) or not axes:
             wants = "two axes" if self.axes is None else f"{len(axes)} axes"
             hint = (
                 " (name the permutation, {transpose: [2, 0, 1]})" if self.axes is None and len(value.shape) > 2 else ""

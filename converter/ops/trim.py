@@ -81,9 +81,8 @@ class Trim(Op):
             if self.checked and self.fill is not None and self.to < x.shape[axis]:
                 gone = x.slice(axis, self.to, x.shape[axis])
                 padding = gone.slice(axis, 0, 0).pad(axis, gone.shape[axis], self.fill)
-                checks.append(
-                    DataCheck(f"padding from {self.to} on axis {axis} is not all {self.fill:g}", gone, padding)
-                )
+                what = f"padding from {self.to} on axis {axis} is not all {self.fill:g}"
+                checks.append(DataCheck(what, gone, padding, axis, self.to))
         return Applied((Family(family.bound, tuple(kept)),), tuple(checks))
 
     def argument(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from converter.casting import Stated
 from converter.claims import Claims, Ledger
-from converter.errors import ConvertError, Problem
+from converter.errors import ConvertError, Origin, Problem
 from converter.expand import Instance
 from converter.facts import Facts, Settings, check_params, check_settings
 from converter.inputs import read_inputs
@@ -15,7 +15,7 @@ from converter.learning import learn
 from converter.matching import Matcher
 from converter.recipes import Recipes
 from converter.regexes import Regex
-from converter.rules import Rule, Ruleset, Tie
+from converter.rules import Rule, Ruleset
 from converter.spec import Header, TensorSpec
 from converter.steps import Fates, Plan, Recipe, Step, Tied
 from converter.ties import Ties, TieWork
@@ -53,7 +53,7 @@ class _Planner:
             self.problems += ledger.problems
             before = len(ledger.problems)
             recipes = Recipes(self.rules, matcher, self.settings)
-            work, plain = Ties(matcher, ledger, self.settings, lambda t, i: self._tie_name(claims, t, i)).run()
+            work, plain = Ties(matcher, ledger, self.settings, claims.expander).run()
             self.problems += ledger.problems[before:]
             self._make_steps(recipes, ledger, work, plain)
             self.problems += recipes.problems
@@ -63,9 +63,6 @@ class _Planner:
                 raise
             self.problems += e.problems
         return self._finish(ledger, work, recipes)
-
-    def _tie_name(self, claims: Claims, tie: Tie, instance: Instance) -> str:
-        return claims.expander.render(tie.name, instance.values, tie.side, instance.rule.origin)
 
     # Steps.
 
@@ -185,16 +182,24 @@ class _Planner:
 
     def _check_kept(self, matcher: Matcher, ledger: Ledger) -> None:
         """Refuse a kept name that has the form of a name of the other side: it would come back as something else."""
-        kept = set(ledger.kept)
+        written = {n for step in self.steps if step.origin is not None for n in step.target_names()}
+        kept = set(ledger.kept) - written  # a name that a rule writes too is a collision
         if not kept:
             return
         for rule in self.rules.rules:
             for term in rule.target:
                 for spelling in term.spellings:
                     for _, name in matcher.hits(matcher.form(spelling.template, 1 - rule.side, rule.origin)):
-                        if name in kept:
-                            text = f"no rule names it, and kept under its name it would pass for '{spelling.template}' of the other side"
-                            self.problems.append(Problem(text, "claim", self.inputs.entries[name].name, rule.origin))
+                        self._refuse_kept(name, spelling.template.text, rule.origin, kept)
+        for regex in self.rules.regexes:
+            for name in sorted(kept) if isinstance(regex.back, Regex) else ():
+                if isinstance(regex.back, Regex) and regex.back.rename(name) is not None:
+                    self._refuse_kept(name, regex.back.match, regex.origin, kept)
+
+    def _refuse_kept(self, name: str, form: str, origin: Origin, kept: set[str]) -> None:
+        if name in kept:
+            text = f"no rule names it, and kept under its name it would pass for '{form}' of the other side"
+            self.problems.append(Problem(text, "claim", self.inputs.entries[name].name, origin))
 
     # The plan.
 
@@ -204,6 +209,7 @@ class _Planner:
         steps = sorted(self.steps, key=lambda s: min((position.get(n, last) for n in s.source_names()), default=last))
         outputs = tuple(spec for step in steps for spec in step_outputs(step))
         self._check_collisions(steps)
+        notes = (*self.header.notes, *self._one_way_names(ledger))
         stored = {t.name for t in outputs}
         aliases = {a: b for a, b in work.aliases.items() if b in stored and a not in stored}
         return Plan(
@@ -223,7 +229,7 @@ class _Planner:
                 if n.isidentifier() and not n.startswith("_")
             ),
             allow_overflow=self.settings.allow_overflow,
-            notes=(*self.header.notes, *self._one_way_names(ledger)),
+            notes=notes,
             expected=(
                 tuple(sorted({s.template.text for r in self.rules.rules for t in r.source for s in t.spellings})),
                 tuple(sorted({s.template.text for r in self.rules.rules for t in r.target for s in t.spellings})),
@@ -245,17 +251,20 @@ class _Planner:
                     )
 
     def _one_way_names(self, ledger: Ledger) -> list[str]:
-        """Note names that a rename would not give back, though its pattern could be turned around: its groups share characters."""
+        """Find renamed names that the way back would not give back: a problem where it follows from the pattern, else a note."""
         odd = []
         for name, (regex, new) in ledger.renamed.items():
-            if regex.automatic and isinstance(regex.back, Regex) and regex.back.rename(new) != name:
-                odd.append(f"{name} becomes {new}, which --reverse would make {regex.back.rename(new)}")
+            back = regex.back.rename(new) if isinstance(regex.back, Regex) else name
+            if back == name:
+                continue
+            text = f"becomes {new}, which --reverse would make {back or 'unexpected'}"
+            if regex.automatic:
+                why = "the groups of the pattern can share characters, so give it a `reverse: {match, to}`"
+                self.problems.append(Problem(f"{text}: {why}", "claim", self.inputs.entries[name].name, regex.origin))
+            else:
+                odd.append(f"{name} {text}, as its `reverse` says")
         more = f" (and {len(odd) - 1} more such names)" if len(odd) > 1 else ""
-        return (
-            [f"{odd[0]}{more}: make the groups of the pattern tell each other apart, or give it a `reverse`"]
-            if odd
-            else []
-        )
+        return [odd[0] + more] if odd else []
 
     def _metadata(self, aliases: dict[str, str]) -> dict[str, str]:
         """Keep the input's metadata less its alias entries, and record the new aliases."""
@@ -282,7 +291,10 @@ class _Planner:
             missing=tuple((n, o, text) for n, (o, text) in missing.items()),
             unexpected=tuple((original(n), origin, text) for n, (text, origin) in ledger.unexpected.items()),
             shape_mismatch=tuple(dict.fromkeys(recipes.mismatches)) if recipes else (),
-            dropped=tuple(original(n) for n in ledger.dropped),
+            dropped=(
+                *(original(n) for n in ledger.dropped),
+                *(n for step in self.steps if step.kind == "check" for n in step.source_names()),
+            ),
             kept=tuple(original(n) for n in ledger.kept),
             absent=tuple(ledger.absent),
             assumed=tuple((n, v) for n, v in self.facts.assumed.items() if n in self._matters()),

@@ -1,0 +1,103 @@
+"""The small commands: inspect, check, stub, maps."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from converter.errors import ConvertError, Problem, UsageError
+from converter.folding import visible
+from converter.options import Size, settings
+
+
+@click.command("inspect")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("path")
+def inspect_command(path: str, as_json: bool) -> None:
+    """Print names, dtypes, shapes and byte ranges of a checkpoint."""
+    from converter.formats import open_checkpoint
+
+    with open_checkpoint(path) as checkpoint:
+        header = checkpoint.header
+    starts = [f.data_start for f in header.files]
+    rows = [(e, [e.start - starts[e.file], e.stop - starts[e.file]]) for e in header.tensors.values()]
+    if as_json:
+        tensors = [
+            {"name": e.name, "dtype": e.dtype, "shape": list(e.shape), "data_offsets": offsets} for e, offsets in rows
+        ]
+        click.echo(json.dumps({"tensors": tensors, "metadata": dict(header.metadata)}, ensure_ascii=False, indent=1))
+        return
+    for note in header.notes:
+        click.echo(f"note: {visible(note)}", err=True)
+    table = [("name", "dtype", "shape", "bytes", "data offsets")]
+    table += [(e.name, e.dtype, str(list(e.shape)), str(b - a), f"{a}..{b}") for e, (a, b) in rows]
+    widths = [max(len(r[k]) for r in table) for k in range(4)]
+    for r in table:
+        click.echo(
+            f"{visible(r[0]):<{widths[0]}}  {r[1]:<{widths[1]}}  {r[2]:<{widths[2]}}  {r[3]:>{widths[3]}}  {r[4]}"
+        )
+    for key, value in header.metadata.items():
+        click.echo(visible(f"metadata: {key} = {value}"))
+    from converter.report import size
+
+    click.echo(
+        f"{len(rows)} tensors, {size(sum(b - a for _, (a, b) in rows))} in {len(starts)} {'file' if len(starts) == 1 else 'files'}"
+    )
+
+
+@click.command("check")
+@click.argument("maps", nargs=-1, required=True)
+def check_command(maps: tuple[str, ...]) -> None:
+    """Say all that can be known of maps without a checkpoint: schema, names, ops, what is one-way."""
+    from converter.checking import check_map
+
+    problems: list[Problem] = []
+    for name in maps:
+        try:
+            for line in check_map(name):
+                click.echo(line)
+        except ConvertError as e:
+            problems += e.problems
+    if problems:
+        raise UsageError(problems)
+
+
+@click.command("stub")
+@click.option("--map", "map_name", metavar="MAP", required=True, help="A map file, or the name of a shipped map.")
+@click.option("--side", default="from", show_default=True, help="from, to, or the name of a side of the map.")
+@click.option("--set", "sets", metavar="NAME=VALUE", multiple=True, help="Another size than that of the map's example.")
+@click.option("--max-shard-size", type=Size(), help="Write a directory of shards with its index.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
+@click.argument("output")
+def stub_command(
+    map_name: str, side: str, sets: tuple[str, ...], max_shard_size: int | None, force: bool, output: str
+) -> None:
+    """Write a small checkpoint of one layout, made from the map alone."""
+    from converter.checking import example_values
+    from converter.formats import check_target
+    from converter.mapfile import load_map, read_map
+    from converter.stub import write_stub
+
+    check_target(output, max_shard_size is not None, force, [])
+    given = settings(sets)
+    rules = load_map(read_map(map_name), example_values(read_map(map_name), given))
+    words = {"from": 0, "to": 1, rules.sides[0]: 0, rules.sides[1]: 1}
+    if side not in words:
+        raise UsageError(f"--side {side}: the sides of this map are {' and '.join(dict.fromkeys(words))}")
+    from converter.facts import Settings, check_settings
+
+    check_settings(rules, Settings(set=given))
+    write_stub(rules, words[side], output, given, force, max_shard_size)
+
+
+@click.command("maps")
+def maps_command() -> None:
+    """List the maps that ship with the package."""
+    from converter.mapfile import read_map, shipped_maps
+
+    maps = shipped_maps()
+    width = max(map(len, maps), default=0)
+    for name in maps:
+        about = read_map(name).get("about")
+        click.echo(f"{name:<{width}}  {about.value if about is not None else ''}")
