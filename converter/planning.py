@@ -205,8 +205,7 @@ class _Planner:
 
     def _finish(self, ledger: Ledger, work: TieWork, recipes: Recipes | None) -> Plan:
         position = {name: k for k, name in enumerate(self.header.tensors)}
-        last = len(position)
-        steps = sorted(self.steps, key=lambda s: min((position.get(n, last) for n in s.source_names()), default=last))
+        steps = sorted(self.steps, key=lambda s: _order(s, position))
         outputs = tuple(spec for step in steps for spec in step_outputs(step))
         self._check_collisions(steps)
         notes = (*self.header.notes, *self._one_way_names(ledger))
@@ -314,6 +313,12 @@ class _Planner:
 
 
 _KEEP = Stated(None, False)
+
+
+def _order(step: Step, position: dict[str, int]) -> tuple[int, str, tuple[str, ...]]:
+    """Order steps by their first source, whatever the order of rules; what has no source comes last, by name."""
+    first = min((position[n] for n in step.source_names()), default=len(position))
+    return first, step.kind, tuple(step.target_names())
 
 
 def step_outputs(step: Step) -> list[TensorSpec]:

@@ -216,7 +216,7 @@ def test_folders(tmp_path):
     shard(tmp_path / "y.safetensors", w=2, v=3)
     text = refusal(tmp_path)
     assert "2 safetensors files and no index, pass one of them: x.safetensors, y.safetensors" in text
-    assert text.endswith("w is in x.safetensors, y.safetensors")
+    assert text.endswith("w: is in x.safetensors, y.safetensors")
     index(tmp_path, {"w": "x.safetensors"})
     (tmp_path / "model.fp16.safetensors.index.json").write_text("{}")
     assert "several indexes" in refusal(tmp_path)

@@ -500,8 +500,10 @@ def test_forward_and_back_is_the_identity(world, shard, verify):
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS), key=lambda k: k.__name__), ids=lambda k: k.__name__)
-def test_each_kind_of_rule_by_itself(kind):
-    settings(worlds_law, max_examples=10)(given(worlds((kind,)))(there_and_back))()
+@settings(worlds_law, max_examples=10)
+@given(data=st.data())
+def test_each_kind_of_rule_by_itself(kind, data):
+    there_and_back(data.draw(worlds((kind,))))
 
 
 def there_and_back(world: World, shard: int | None = None, verify: bool = False) -> None:
