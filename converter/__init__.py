@@ -1,7 +1,7 @@
 """Convert model checkpoints between layouts by declarative maps, in either direction.
 
-``convert(input, output, map=...)`` does it; ``plan(input, map=...)`` says what it would do. Every error that is raised on
-purpose is a :class:`ConvertError`.
+``convert(input, output, map=...)`` does it; ``plan(input, map=...)`` says what it would do. Every error that is
+raised on purpose is a :class:`ConvertError`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""From a plan and a layout to what the data plane runs: every output as blocks of its sources, every check as a comparison."""
+"""From a plan and a layout to what the data plane runs: every output as blocks of its sources, every check as a
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Place = Mapping[str, tuple[int, int]]  # tensor name -> output file number, abso
 
 @dataclass(frozen=True)
 class Lowered:
-    """A recipe as blocks: one virtual tensor for each member of each output, and the checks. Slots count the sources."""
+    """A recipe as blocks: a virtual tensor for each member of each output, and the checks. Slots count sources."""
 
     outputs: tuple[tuple[Virtual, ...], ...]
     checks: tuple[DataCheck[Virtual], ...]
@@ -27,7 +29,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Label:
-    """What a comparison is about: the step, what is wrong when it fails, and the names of the tensors on either side."""
+    """What a comparison is about: the step, what is wrong when it fails, and the tensors on either side."""
 
     step: Step
     what: str

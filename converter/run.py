@@ -34,7 +34,8 @@ MEMORY = 256 << 20
 class Plan(Steps):
     """What a conversion will do, decided from headers alone; see :class:`converter.steps.Plan` for its fields.
 
-    ``str(plan)`` is the plan as text, folded by layer; ``to_json()`` and ``pickle`` keep it; ``part(names)`` divides it.
+    ``str(plan)`` is the plan as text, folded by layer; ``to_json()`` and ``pickle`` keep it; ``part(names)`` divides
+    it.
     """
 
     input: str = ""
@@ -58,8 +59,9 @@ class Plan(Steps):
         """Run the plan; the output appears whole, or not at all.
 
         ``max_shard_size`` and ``memory`` are bytes, ``progress`` is called with bytes just written. Raises
-        MismatchError (the data does not hold what the plan relies on; carries the report), UsageError (the output exists, or is
-        the input) and FormatError (reading or writing failed, or the input changed since it was planned).
+        MismatchError (the data does not hold what the plan relies on; carries the report), UsageError (the output
+        exists, or is the input) and FormatError (reading or writing failed, or the input changed since it was
+        planned).
         """
         with open_checkpoint(self.input) as checkpoint:
             if checkpoint.header.files != self.header.files:
@@ -102,8 +104,8 @@ def plan(
 
     The options are those of the command line: ``set`` (names to values), ``config`` (a path or a mapping; by default
     config.json beside the input), ``dtype`` (``bfloat16``), ``untie``, ``tied`` (``omit``, ``copy``), ``unmatched``
-    (``error``, ``drop``, ``keep``), ``allow_overflow``. Raises MismatchError with every problem that headers show and the
-    report, MapError, UsageError and FormatError.
+    (``error``, ``drop``, ``keep``), ``allow_overflow``. Raises MismatchError with every problem that headers show and
+    the report, MapError, UsageError and FormatError.
     """
     settings = make_settings(input, set, config, dtype, untie, tied, unmatched, allow_overflow)
     with open_checkpoint(input) as checkpoint:
@@ -125,7 +127,9 @@ def convert(
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
-    """Convert a checkpoint by a map; takes the options of :func:`plan` and of :meth:`Plan.write`, raises what they raise."""
+    """Convert a checkpoint by a map; takes the options of :func:`plan` and of :meth:`Plan.write`, raises what they
+    raise.
+    """
     return plan(input, map, **options).write(
         output, max_shard_size=max_shard_size, force=force, verify=verify, jobs=jobs, memory=memory, progress=progress
     )
@@ -199,28 +203,34 @@ def raise_problems(plan: Plan) -> None:
 
 
 def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> Report:
-    """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be anything."""
+    """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be
+    anything.
+    """
     begun = time.monotonic()
     raise_problems(plan)
     files = [f.path for f in plan.header.files]
     made = layout(plan.outputs, plan.metadata, job.max_shard_size)
     jobs = job.jobs or min(4, os.cpu_count() or 1)
     lowering = Lowering(plan.header)
+    read = sum(e.stop - e.start for e in plan.header.tensors.values())
+    memory = min(job.memory, MEMORY + 8 * (read + made.total_size))  # more than this no run could use
     with Output(job.output, made, job.force, files) as output:
         produces = lowering.produces(plan, made.place)
         compares = lowering.compares(plan) if checks else []
         outcome = execute(
-            produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=job.memory, allow_overflow=True,
+            produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=memory, allow_overflow=True,
             progress=job.progress, name=lambda i: files[i],
         )  # fmt: skip
         problems = data_problems(plan, outcome)
         checkpoint.check_unchanged()
+        verdict = None
         if not problems and job.verify:
-            problems = proof.prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, job.memory)
+            verdict = proof.prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
+            problems = list(verdict.problems)
         if problems:
             raise MismatchError(problems, make_report(plan, problems, outcome.casts, 0, time.monotonic() - begun))
         output.commit()
-    return make_report(plan, (), outcome.casts, made.total_size, time.monotonic() - begun, job.verify)
+    return make_report(plan, (), outcome.casts, made.total_size, time.monotonic() - begun, str(verdict or ""))
 
 
 def check_output(job: Job, header_files: list[str]) -> None:
@@ -235,16 +245,25 @@ def data_problems(plan: Plan, outcome: Outcome) -> list[Problem]:
         label = d.label
         assert isinstance(label, Label)
         index = [i + (label.start if k == label.axis else 0) for k, i in enumerate(d.index)]
-        at = f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at {index}: {d.left} and {d.right}"
+        at = (
+            f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at "
+            f"{index}: {d.left} and {d.right}"
+        )
         out.append(Problem(f"{label.what.format(other=label.other)} ({at})", "data", label.name, label.step.origin))
     origins = {n: s.origin for s in plan.steps for n in s.target_names()}
     specs = {s.name: s for s in plan.outputs}
     for name, counts in outcome.casts.items():
         dtype = specs[name].dtype
         if counts.inexact:
-            text = f"{counts.inexact} {'value is' if counts.inexact == 1 else 'values are'} not exact in {dtype}, and whole numbers are never rounded"
+            text = (
+                f"{counts.inexact} {'value is' if counts.inexact == 1 else 'values are'} not exact "
+                f"in {dtype}, and whole numbers are never rounded"
+            )
             out.append(Problem(text, "cast", name, origins[name]))
         if counts.overflow and not plan.allow_overflow:
-            text = f"{counts.overflow} {'value does' if counts.overflow == 1 else 'values do'} not fit {dtype} (--allow-overflow lets them pass)"
+            text = (
+                f"{counts.overflow} {'value does' if counts.overflow == 1 else 'values do'} not "
+                f"fit {dtype} (--allow-overflow lets them pass)"
+            )
             out.append(Problem(text, "overflow", name, origins[name]))
     return out

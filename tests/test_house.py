@@ -63,8 +63,11 @@ FLOORS = {
     "claims": 4.3,
     "learning": 4.3,
     "ties": 4.4,
+    "shaping": 4.3,
     "recipes": 4.4,
-    "planning": 4.5,
+    "checks": 4.5,
+    "fates": 4.5,
+    "planning": 4.6,
     # a plan: checked, and lowered to bytes and tiles
     "verify": 5,
     "boxes": 5,

@@ -34,7 +34,9 @@ def parse_value(value: Any) -> float:
 
 
 def resized(value: Value, dim: int, to: Dim, grow: bool) -> tuple[Dim, Value]:
-    """Give an axis its new size; returns the old one and the new value. Raises OpError when it shrinks instead of growing."""
+    """Give an axis its new size; returns the old one and the new value. Raises OpError when it shrinks instead of
+    growing.
+    """
     assert value.shape is not None
     axis = axis_of(dim, len(value.shape))
     have = value.shape[axis]
@@ -46,7 +48,9 @@ def resized(value: Value, dim: int, to: Dim, grow: bool) -> tuple[Dim, Value]:
 
 @dataclass(frozen=True)
 class Pad(Op):
-    """Grow axis ``dim`` to size ``to`` with the constant ``value`` at its end; ``checked`` says what the way back does."""
+    """Grow axis ``dim`` to size ``to`` with the constant ``value`` at its end; ``checked`` says what the way back
+    does.
+    """
 
     dim: int
     to: Dim
