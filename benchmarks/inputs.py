@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -165,8 +167,7 @@ def _write(path: Path, tensors: Tensors) -> None:
 
 def _values(dtype: str, many: int, seed: int) -> Iterator[memoryview]:
     """Give the bytes of that many normally distributed values, of which no two neighbouring tensors share the first."""
-    pool = _pool()
-    values = pool if dtype == "F32" else (pool.view(np.uint32) >> 16).astype(np.uint16)
+    values = _pool(dtype)
     at = (many * 31 + seed * 1009) % (len(values) // 2)
     while many:
         piece = values[at : at + many]
@@ -175,10 +176,9 @@ def _values(dtype: str, many: int, seed: int) -> Iterator[memoryview]:
         at = 0
 
 
-_made: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
-
-
-def _pool() -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    if not _made:
-        _made.append(np.random.default_rng(0).standard_normal(POOL, np.float32) * np.float32(0.02))
-    return _made[0]
+@cache
+def _pool(dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """Give random values, of which bfloat16 is the upper half of the bits."""
+    if dtype == "BF16":
+        return (_pool("F32").view(np.uint32) >> 16).astype(np.uint16)
+    return np.random.default_rng(0).standard_normal(POOL, np.float32) * np.float32(0.02)

@@ -211,6 +211,11 @@ def foreign(head: bytes) -> str | None:
     return next((words for start, words in _SIGNATURES if head.startswith(start) or low.startswith(start)), None)
 
 
+def is_text(head: bytes) -> bool:
+    """Tell whether a file's first bytes are text: the length field of a safetensors file has zero bytes."""
+    return len(head) >= 8 and all(c > 31 or c in b"\t\r\n" for c in head[:HEAD])
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Hold back SIGINT and SIGTERM until a step that must not be cut in two is done.
