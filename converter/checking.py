@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from converter.dims import Dim
 from converter.document import ParamDoc
 from converter.errors import MapError, MismatchError, Origin, Problem
 from converter.facts import Facts, Settings, check_params
@@ -123,6 +122,3 @@ def _place(node: Node, path: Iterable[Any]) -> Origin:
         ):
             node = value[step]
     return node.origin
-
-
-__all__ = ["Dim", "check_map", "example_values"]

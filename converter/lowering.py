@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from converter.dims import Dim
 from converter.flow import apply
 from converter.ops.base import DataCheck, Family
 from converter.spec import Header
@@ -169,6 +168,3 @@ def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str, int]]:
         return []
     names = [n for group in step.sources for n in group]
     return [(names[slot], step.targets[k][m], k) for slot, k, m in lowering.feeds(step.recipe)]
-
-
-__all__ = ["Dim", "Label", "Lowering", "constant", "pairs"]

@@ -535,7 +535,7 @@ def test_local_sizes_where_an_anchor_reuses_a_block(lab):
 @pytest.mark.parametrize("value", ["abc", "", "8.5", "-8"])
 def test_a_size_that_is_no_size_ends_in_one_line(lab, value):
     m = "rules: [{from: x, to: y, shape: p}]"
-    lab.fails(m, {"x": arr(8)}, 1, "p is " if value != "-8" else "p = -8", flags=["--set", f"p={value}"])
+    lab.fails(m, {"x": arr(8)}, 1 if value == "-8" else 2, "p", flags=["--set", f"p={value}"])
 
 
 @pytest.mark.parametrize("value", ['"8"', '"abc"', "8.5", "1e400", "NaN", "[8]"])

@@ -9,7 +9,6 @@ from converter.dims import Dim
 from converter.ops.base import (
     DIM_SCHEMA,
     SIZE_SCHEMA,
-    A,
     Applied,
     Flow,
     Fresh,
@@ -93,6 +92,3 @@ class Pad(Op):
         """Give axis, size and constant."""
         out: dict[str, Any] = {"dim": self.dim, "to": self.to if isinstance(self.to, int) else str(self.to)}
         return out | ({"value": self.value} if self.value else {})
-
-
-__all__ = ["A", "Pad", "parse_value", "resized"]
