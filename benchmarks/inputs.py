@@ -79,11 +79,11 @@ INPUTS: Mapping[str, tuple[Tensors, int | None, Mapping[str, object]]] = {  # te
         },
     ),
     "llama": (
-        decoder(16, 128256, 4096, 1024, 14336, bias=False, head=True),
+        decoder(14, 128256, 4096, 1024, 14336, bias=False, head=True),
         SHARD,
         {
             **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 4096},
-            **{"intermediate_size": 14336, "num_hidden_layers": 16, "num_attention_heads": 32},
+            **{"intermediate_size": 14336, "num_hidden_layers": 14, "num_attention_heads": 32},
             **{"num_key_value_heads": 8, "tie_word_embeddings": False, "dtype": "bfloat16"},
         },
     ),
