@@ -298,7 +298,6 @@ def test_a_rename_that_loses_information_is_one_way(lab, match, to, name):
 @pytest.mark.parametrize(
     ("match", "to"),
     [
-        (r"e\.(.+)", "x"),
         (r"e\.(?P<r>.+)", r"x.\1"),
         (r"e\.(?P<r>.+)", "x.{s}"),
         (r"e\.(?P<r>.+)", "x.{r"),
