@@ -127,7 +127,10 @@ def test_metadata_is_kept_and_invented_where_there_is_none(lab):
 
 def test_tensors_lie_by_element_size_and_then_in_the_order_of_the_input(lab):
     lab.map("rules: [{match: '(?P<n>.+)', to: 'x.{n}'}]")
-    write(lab.source, {"b": arr(3, dtype="u1"), "d": arr(2, dtype="<f8"), "h": arr(1, dtype="<f2"), "z": arr(1), "a": arr(1)})
+    write(
+        lab.source,
+        {"b": arr(3, dtype="u1"), "d": arr(2, dtype="<f8"), "h": arr(1, dtype="<f2"), "z": arr(1), "a": arr(1)},
+    )
     assert convert(lab).code == 0
     entries = {k: v["data_offsets"][0] for k, v in header(lab.output).items() if k != "__metadata__"}
     assert sorted(entries, key=entries.get) == ["x.d", "x.z", "x.a", "x.h", "x.b"]

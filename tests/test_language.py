@@ -163,6 +163,42 @@ def test_a_ragged_count_needs_its_index_in_the_name(lab):
     lab.fails(m, {"h.0": arr(2)}, 2, "map.yaml:5: ")
 
 
+def test_labels_are_literal_and_longest_where_one_begins_with_another(lab):
+    m = "indices: {k: [a, ab, abc, 'a.b', '(x']}\nrules: [{from: 'n{k}c', to: 'b.{k}'}]"
+    t = {f"n{k}c": arr(1, start=i) for i, k in enumerate(("a", "ab", "abc", "a.b", "(x"))}
+    lab.both(m, t, {f"b.{k[1:-1]}": v for k, v in t.items()})
+
+
+@pytest.mark.parametrize(
+    ("indices", "name"),
+    [
+        ("{i: 2, j: 12}", "n{i}{j}"),
+        ("{i: [a, ab], j: [c, bc]}", "n{i}{j}"),
+        ("{i: [q, v], j: 2}", "n.{i+1}.{j}"),
+        ("{i: [1.5, 2], j: 2}", "n.{i}.{j}"),
+    ],
+)
+def test_names_that_could_be_read_in_two_ways(lab, indices, name):
+    m = f"indices: {indices}\nrules: [{{from: '{name}', to: 'b.{{i}}.{{j}}'}}]"
+    lab.fails(m, {"n00": arr(1)}, 2, "map.yaml:")
+
+
+def test_whole_number_labels_compute(lab):
+    m = "indices: {k: [1, 2, 10]}\nrules: [{from: 'a.{k}', to: 'b.{k+1}', when: k > 1}, {from: a.1, to: c}]"
+    lab.both(m, {"a.1": arr(1), "a.2": arr(2), "a.10": arr(3)}, {"c": arr(1), "b.3": arr(2), "b.11": arr(3)})
+
+
+def test_a_mapping_may_swap(lab):
+    m = "indices: {p: {q: k, k: q}}\nrules: [{from: 'x.{p}', to: 'x.{p}'}]"
+    lab.both(m, {"x.q": arr(1), "x.k": arr(2)}, {"x.k": arr(1), "x.q": arr(2)})
+
+
+def test_an_index_may_stand_twice_in_a_name(lab):
+    m = LAYERS + "rules: [{from: 'l.{i}.x.{i}', to: 'b.{i}'}]"
+    lab.both(m, {"l.0.x.0": arr(1), "l.1.x.1": arr(2)}, {"b.0": arr(1), "b.1": arr(2)})
+    lab.fails(m, {"l.0.x.0": arr(1), "l.1.x.2": arr(2)}, 1, "l.1.x.2: unexpected")
+
+
 # Spellings
 
 
@@ -181,7 +217,9 @@ def test_both_spellings_are_one_problem(lab):
 
 
 def test_a_missing_tensor_is_named_with_all_its_spellings(lab):
-    lab.fails("rules: [{from: {any: [w, g]}, to: s}, {from: a, to: b}]", {"a": arr(1)}, 1, "map.yaml:3: w: missing", "g")
+    lab.fails(
+        "rules: [{from: {any: [w, g]}, to: s}, {from: a, to: b}]", {"a": arr(1)}, 1, "map.yaml:3: w: missing", "g"
+    )
 
 
 def test_spellings_on_the_to_side(lab):
@@ -359,7 +397,9 @@ def test_literal_over_regex_and_drop_over_regex(lab):
     assert "dropped: x.1" in r.out
 
 
-@pytest.mark.parametrize("rest", ["rest: keep\nrules: [", "rules: [{match: '(?P<n>.+)', to: 'z.{n}'}, ", "rest: drop\nrules: ["])
+@pytest.mark.parametrize(
+    "rest", ["rest: keep\nrules: [", "rules: [{match: '(?P<n>.+)', to: 'z.{n}'}, ", "rest: drop\nrules: ["]
+)
 @pytest.mark.parametrize(
     ("rule", "name", "why"),
     [
@@ -559,7 +599,13 @@ def test_each_reads_a_single_value_as_a_list(lab):
     want = {k.replace("x", "y"): v for k, v in t.items()}
     for value, names in ((2, list(t)), ([1, 2], ["x.0.0", "x.1.0", "x.1.1"])):
         (lab / "c.json").write_text(json.dumps({"l": value}))
-        lab.gives(m, {k: t[k] for k in names}, {k.replace("x", "y"): want[k.replace("x", "y")] for k in names}, "--config", lab / "c.json")
+        lab.gives(
+            m,
+            {k: t[k] for k in names},
+            {k.replace("x", "y"): want[k.replace("x", "y")] for k in names},
+            "--config",
+            lab / "c.json",
+        )
     (lab / "c.json").write_text(json.dumps({"l": [1, 2, 3]}))
     lab.fails(m, t, 1, "l", "3", flags=["--config", lab / "c.json"])
 
@@ -632,6 +678,14 @@ def test_expressions(lab, when):
 )
 def test_expressions_have_nothing_else(lab, when):
     lab.fails(f'params: {{l: 3}}\nrules: [{{from: a, to: b, when: "{when}"}}]', {"a": arr(1)}, 2, "map.yaml:4: ")
+
+
+@pytest.mark.parametrize("expr", ["l[5]", "1 // z", "s + 1", "s", "l"])
+def test_params_whose_expression_fails(lab, expr):
+    m = f"params: {{l: [1, 2], z: 0, s: abc, p: {{expr: '{expr}'}}}}\nrules: [{{from: x, to: y, shape: p}}]"
+    r, _ = lab.convert(m, {"x": arr(8)})
+    assert r.code in (0, 1, 2)
+    assert r.code == 0 or r.err.startswith("map.yaml:3: ")
 
 
 @pytest.mark.parametrize("when", ["1 // z", "s > 3", "l[5] == 1", "l[-3] == 1", "s[0][0] > 1", "[1] * 1000000000 == 1"])
@@ -819,13 +873,18 @@ def test_optional_of_a_group_without_an_index_is_all_or_none(lab):
     """
     t = {f"h.{i}.{p}": arr(1, start=10 * i + (p == "b")) for i in range(2) for p in "wb"}
     lab.both(m, t, {k.replace("h", "x"): v for k, v in t.items()})
-    lab.both(m, {k: v for k, v in t.items() if k[-1] == "w"}, {k.replace("h", "x"): v for k, v in t.items() if k[-1] == "w"})
+    lab.both(
+        m, {k: v for k, v in t.items() if k[-1] == "w"}, {k.replace("h", "x"): v for k, v in t.items() if k[-1] == "w"}
+    )
     del t["h.1.b"]
     lab.fails(m, t, 1, "map.yaml:5: h.1.b: missing")
 
 
 def test_optional_stacks_are_all_or_none(lab):
-    m = LAYERS + "rules: [{from: 'a.{i}', to: x, shape: d, ops: [{stack: i}], optional: true}, {from: 'c.{i}', to: 'y.{i}'}]"
+    m = (
+        LAYERS
+        + "rules: [{from: 'a.{i}', to: x, shape: d, ops: [{stack: i}], optional: true}, {from: 'c.{i}', to: 'y.{i}'}]"
+    )
     t = {"c.0": arr(1), "c.1": arr(1)}
     lab.both(m, t, {"y.0": arr(1), "y.1": arr(1)})
     lab.fails(m, t | {"a.0": arr(1)}, 1, "a.1: missing")
@@ -870,7 +929,9 @@ def test_a_difference_is_counted_and_placed(lab):
     e = arr(3, 2)
     h = e.copy()
     h[1, 1] = 9
-    lab.fails(HEAD % "", {"e": e, "h": h}, 1, "map.yaml:3: h: differs from e", "1 of 6 elements, first at [1, 1]: 9.0 and 3.0")
+    lab.fails(
+        HEAD % "", {"e": e, "h": h}, 1, "map.yaml:3: h: differs from e", "1 of 6 elements, first at [1, 1]: 9.0 and 3.0"
+    )
     lab.fails(HEAD % "", {"e": e, "h": arr(4, 2)}, 1, "h: shape is [4, 2], e has [3, 2]")
 
 
@@ -944,6 +1005,31 @@ def test_aliases_in_the_metadata_are_resolved_and_written_anew(lab):
     r, out = lab.convert("rules: [{from: e, to: E}, {from: h, to: H}]", {"h": e}, metadata={"e": "h"})
     same(read(out), {"E": e, "H": e})
     assert "h" not in metadata(out).values()
+
+
+def test_layers_that_share_the_weights_of_the_first(lab):
+    m = """
+    indices: {i: n}
+    rules:
+      - {from: 'l.{i}.e', to: 'b.{i}.e', shape: d, when: i == 0}
+      - {from: 'l.{i}.e', to: 'b.{i}.e', shape: d, when: i > 0, tied: l.0.e}
+    """
+    lab.both(m, {"l.0.e": arr(2)}, {"b.0.e": arr(2)}, "--set", "n=3")
+    assert metadata(lab.output) == {"format": "pt", "l.1.e": "l.0.e", "l.2.e": "l.0.e"}
+
+
+def test_ties_of_each_layer(lab):
+    m = LAYERS + "rules: [{from: 'l.{i}.', to: 'b.{i}.', rules: [{from: e, to: E}, {from: h, to: H, tied: 'l.{i}.e'}]}]"
+    t = {f"l.{i}.e": arr(2, start=10 * i) for i in range(12)}
+    lab.both(m, t, {f"b.{i}.E": t[f"l.{i}.e"] for i in range(12)})
+    assert metadata(lab.output)["l.11.h"] == "l.11.e"
+
+
+def test_a_tie_to_a_part_of_a_fused_tensor(lab):
+    m = "rules: [{from: [q, k], to: qk, shape: [p d, p d], ops: [{concat: 0}]}, {from: h, to: H, shape: p d, tied: q}]"
+    q, k = arr(2, 3), arr(2, 3, start=9)
+    lab.both(m, {"q": q, "k": k}, {"qk": np.concatenate([q, k]), "H": q})
+    lab.fails(m, {"q": q, "k": k, "h": k}, 1, "h: differs from q")
 
 
 # Fill
@@ -1073,7 +1159,14 @@ def test_f8_is_never_cast_without_its_scale(lab):
     lab.fails(m, {"a": a}, 1, "a: ", "F8_E4M3", "scale", flags=["--dtype", "float32"])
     x = f32(1, 500, 448, -1e9)
     lab.fails(m, {"a": x}, 1, "b: 2 values", flags=["--dtype", "float8_e4m3fn"])
-    r = lab.gives(m, {"a": x}, {"b": np.array([1, 448, 448, -448], ml_dtypes.float8_e4m3fn)}, "--dtype", "float8_e4m3fn", "--allow-overflow")
+    r = lab.gives(
+        m,
+        {"a": x},
+        {"b": np.array([1, 448, 448, -448], ml_dtypes.float8_e4m3fn)},
+        "--dtype",
+        "float8_e4m3fn",
+        "--allow-overflow",
+    )
     assert "2 values did not fit" in r.out
 
 
@@ -1102,6 +1195,10 @@ def test_underflow_is_reported_and_infinities_are_kept(lab):
         ("{from: x, to: y, shape: 4 a, ops: [{pad: {dim: 0, to: '(4 + 7) // 8 * 8', value: -1}}]}", {"x": arr(4, 2)}, {"y": np.concatenate([arr(4, 2), np.full((4, 2), -1, "<f4")])}),
         ("{from: x, to: y, shape: 4 a, ops: [{trim: {dim: 0, to: 3, fill: 0}}]}", {"x": np.concatenate([arr(3, 2), np.zeros((1, 2), "<f4")])}, {"y": arr(3, 2)}),
         ("{from: x, to: y, shape: 4*a b, ops: [{order: {dim: 0, to: [1, 2, 3, 0]}}]}", {"x": arr(8, 2)}, {"y": arr(8, 2)[[2, 3, 4, 5, 6, 7, 0, 1]]}),
+        ("{from: 's.{i}', to: S, shape: [], ops: [{stack: i}]}", {"s.0": arr(), "s.1": arr(start=5)}, {"S": f32(0, 5)}),
+        ("{from: 'x.{i}', to: y, shape: p d, ops: [{stack: i}, 'a b c -> c b a']}", {"x.0": arr(0, 3), "x.1": arr(0, 3)}, {"y": arr(3, 0, 2)}),
+        ("{from: 'l.{i}.e.{r}', to: y, shape: p d, ops: [{stack: i}, {stack: r}]}", {f"l.{i}.e.{r}": arr(2, 3, start=100 * i + 10 * r) for i in range(2) for r in range(3)}, {"y": np.stack([[arr(2, 3, start=100 * i + 10 * r) for i in range(2)] for r in range(3)])}),
+        ("{from: x, to: 'l.{i}.e.{r}', shape: n 3 p d, ops: [{unstack: i}, {unstack: r}]}", {"x": arr(2, 3, 4, 5)}, {f"l.{i}.e.{r}": arr(2, 3, 4, 5)[i, r] for i in range(2) for r in range(3)}),
         ("{from: x, to: y, shape: a, ops: [{add: a/2}, {multiply: 4}]}", {"x": arr(4)}, {"y": (arr(4) + 2) * 4}),
     ],
 )  # fmt: skip
@@ -1117,7 +1214,15 @@ def test_rope_order_of_meta_and_hugging_face(lab):
     """
     one = [0, 2, 4, 6, 1, 3, 5, 7]
     rows = np.array([8 * h + r for h in range(4) for r in one])
-    lab.both(m, {"wq": arr(32, 1), "wk": arr(8, 1)}, {"q": arr(32, 1)[rows], "k": arr(8, 1)[one]}, "--set", "h=4", "--set", "kv=1")
+    lab.both(
+        m,
+        {"wq": arr(32, 1), "wk": arr(8, 1)},
+        {"q": arr(32, 1)[rows], "k": arr(8, 1)[one]},
+        "--set",
+        "h=4",
+        "--set",
+        "kv=1",
+    )
 
 
 def test_replicas_that_differ(lab):

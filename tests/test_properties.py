@@ -14,7 +14,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab import DTYPES, read, same, write
+from lab import DTYPES, Lab, arr, read, same, write
 
 import converter
 from converter.eager import Eager
@@ -641,3 +641,45 @@ def test_what_has_no_source_stands_in_an_order_of_its_own(tmp_path):
         converter.convert(source, tmp_path / f"{k}.safetensors", map_file)
         files.append((tmp_path / f"{k}.safetensors").read_bytes())
     assert files[0] == files[1]
+
+
+GATHERED = [
+    ("2*d e", "'(y 2) e -> (2 y) e', {stack: i}", (4, 3)),
+    ("2*d e", "'(d y) e -> y d e', {stack: {over: i, dim: 1}}", (6, 2)),
+    ("d+e e", "{stack: i}", (5, 2)),
+]
+
+
+@pytest.mark.parametrize(("shape", "ops", "numbers"), GATHERED)
+def test_a_condition_on_a_bound_index_leaves_sizes_to_be_solved(tmp_path, shape, ops, numbers):
+    """The tensor that holds them all has no such index in its name, and yet it tells sizes on the way back."""
+    lab = Lab(tmp_path)
+    m = lab.map(f"""
+        indices: {{i: n}}
+        rules:
+          - {{from: 'r.{{i}}', to: t, shape: {shape}, ops: [{ops}], when: 'i != 1'}}
+    """)
+    tensors = {f"r.{i}": arr(*numbers, start=100 * i) for i in (0, 2)}
+    source = write(tmp_path / "in.safetensors", tensors)
+    converter.convert(source, tmp_path / "there.safetensors", m, set={"n": 3})
+    converter.convert(tmp_path / "there.safetensors", tmp_path / "back.safetensors", m, reverse=True, set={"n": 3})
+    same(read(tmp_path / "back.safetensors"), tensors)
+
+
+def test_layers_of_one_kind_in_one_array_come_back(tmp_path):
+    """Attention in some layers only, q and k fused and stacked: the sizes to cut at are in the stacked tensor."""
+    lab = Lab(tmp_path)
+    m = lab.map("""
+        indices: {i: n}
+        rules:
+          - from: ['q.{i}', 'k.{i}']
+            to: qk
+            shape: [2*d e, d e]
+            ops: [{concat: 0}, {stack: i}]
+            when: i % 2 == 1
+    """)
+    tensors = {f"{x}.{i}": arr(n, 5, start=100 * i) for i in (1, 3) for x, n in (("q", 4), ("k", 2))}
+    source = write(tmp_path / "in.safetensors", tensors)
+    converter.convert(source, tmp_path / "there.safetensors", m, set={"n": 4})
+    converter.convert(tmp_path / "there.safetensors", tmp_path / "back.safetensors", m, reverse=True, set={"n": 4})
+    same(read(tmp_path / "back.safetensors"), tensors)
