@@ -73,9 +73,11 @@ def layout(
 
     ``max_shard_size`` (bytes of tensors) asks for shards, filled in that order; a larger tensor gets one of its own.
     Where the data of an input begins at byte ``data_start``, that of a large output begins at the same place in a block
-    of 4096 bytes, so that a copy of it can share blocks. The header of each file carries ``metadata``, or ``format: pt`` where there is none. Raises UsageError for a shard
-    size below 1, FormatError for names or sizes that the format cannot hold and for a header of more than 100,000,000
-    bytes.
+    of 4096 bytes, so that a copy of it can share blocks. The header of each file carries ``metadata``, or
+    ``format: pt`` where there is none.
+
+    Raises UsageError for a shard size below 1, FormatError for names or sizes that the format cannot hold and for a
+    header of more than 100,000,000 bytes.
     """
     if max_shard_size is not None and max_shard_size < 1:
         raise UsageError(f"a shard of {max_shard_size} bytes holds nothing: the shard size must be at least 1")
