@@ -41,3 +41,8 @@ def __getattr__(name: str) -> Any:
 
         return Report
     raise AttributeError(f"module 'converter' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """List what the package offers, imported yet or not."""
+    return sorted([*__all__, "__version__"])

@@ -207,6 +207,8 @@ def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> 
     anything.
     """
     begun = time.monotonic()
+    if job.memory < 1 or (job.jobs is not None and job.jobs < 1):
+        raise UsageError(f"jobs is {job.jobs} and memory {job.memory}: both are 1 or more")
     raise_problems(plan)
     files = [f.path for f in plan.header.files]
     begins = plan.header.files[0].data_start if plan.header.files else 0
