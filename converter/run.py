@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from converter import proof
 from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
@@ -228,7 +227,9 @@ def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> 
         checkpoint.check_unchanged()
         verdict = None
         if not problems and job.verify:
-            verdict = proof.prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
+            from converter.proof import prove
+
+            verdict = prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
             problems = list(verdict.problems)
         if problems:
             raise MismatchError(problems, make_report(plan, problems, outcome.casts, 0, time.monotonic() - begun))
