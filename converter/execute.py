@@ -6,6 +6,7 @@ does not depend on how many there are.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ def execute(
     fails. What was written then is incomplete.
     """
     moves = lower(produces)
-    files = Files(read_fd, write_fd, name or (lambda file: f"input file {file}"))
+    files = Files(read_fd, write_fd, name or (lambda file: f"input file {file}"), moves.nbytes > _cacheable())
     workers = max(1, min(jobs, memory // MIN_MEMORY))
     share = max(MIN_MEMORY, memory) // workers
     crew = [_worker(files, share, moves.computes or bool(compares)) for _ in range(workers)]
@@ -83,6 +84,14 @@ def execute(
     if problems and not allow_overflow:
         raise CastOverflowError(problems, outcome)
     return outcome
+
+
+def _cacheable() -> int:
+    """Give the bytes of output that may stay in the page cache for whoever reads them: a quarter of the memory."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    except (ValueError, OSError):
+        return 1 << 62
 
 
 def _worker(files: Files, share: int, computes: bool) -> Worker:
@@ -150,9 +159,11 @@ def _steps(move: Copy | Runs) -> Iterator[Copy]:
         if c.nbytes <= STEP:
             yield c
         else:
-            for at in range(0, c.nbytes, STEP):
-                size = min(STEP, c.nbytes - at)
+            at = 0
+            while at < c.nbytes:  # cuts are at whole pages of the output
+                size = min(STEP - (c.dst_offset + at) % STEP, c.nbytes - at)
                 yield Copy(c.src_file, c.src_offset + at, c.dst_file, c.dst_offset + at, size)
+                at += size
 
 
 @dataclass(frozen=True, slots=True)

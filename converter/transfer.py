@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from converter.errors import FormatError, Problem
 
 STEP = 16 << 20  # bytes a system call moves at most, so that an interrupt is seen soon
-BOUNCE = 1 << 20  # bytes that pass through memory at a time where the kernel cannot copy
+BOUNCE = 256 << 10  # bytes a write takes at most: for more, Linux looks for huge pages, which are slow to come by
+WINDOW = 8 << 20  # written bytes that are sent on their way to the disk together
+BEHIND = 8  # windows that may be on their way before the oldest has to have arrived
+
+_START, _WAIT = 2, 5  # of sync_file_range(2): begin writing; wait for what is being written before and after that
 
 _seek = threading.Lock()
 
@@ -35,12 +44,59 @@ def by_memory(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int)
 
 
 def _write(fd: int, data: memoryview, offset: int) -> None:
-    done = os.pwrite(fd, data, offset)
-    while done < len(data):
-        many = os.pwrite(fd, data[done:], offset + done)
+    done, size = 0, len(data)
+    while done < size:
+        many = os.pwrite(fd, data[done : done + BOUNCE], offset + done)
         if not many:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         done += many
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    if sys.platform != "linux":
+        return None
+    call: Any = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    found: Callable[[int, int, int, int], int] | None = call
+    return found
+
+
+class Writeback:
+    """Sends what has been written on its way to the disk early, so that the sync at the end has little left to do.
+
+    With ``forget``, what has arrived is dropped from the page cache, for an output that would fill it. All of this is
+    advice: nothing fails here, and where the system lacks the call, nothing happens. Safe to use from several threads.
+    """
+
+    def __init__(self, write_fd: Callable[[int], int], forget: bool = False) -> None:
+        self._write_fd, self._forget = write_fd, forget
+        self._call = _sync_file_range()
+        self._lock = threading.Lock()
+        self._fresh: dict[int, tuple[int, int, int]] = {}  # by file: bytes written, and the range that has them
+        self._sent: deque[tuple[int, int, int]] = deque()  # file, start, bytes
+
+    def wrote(self, file: int, offset: int, nbytes: int) -> None:
+        """Note a range that has been written, and send it if it fills a window."""
+        if self._call is None:
+            return
+        late = None
+        with self._lock:
+            held, low, high = self._fresh.get(file, (0, offset, offset))
+            held, low, high = held + nbytes, min(low, offset), max(high, offset + nbytes)
+            if held < WINDOW:
+                self._fresh[file] = held, low, high
+                return
+            self._fresh.pop(file, None)
+            if self._forget and high - low <= 2 * held:  # else what lies between may still be written
+                self._sent.append((file, low, high - low))
+                late = self._sent.popleft() if len(self._sent) > BEHIND else None
+        self._call(self._write_fd(file), low, high - low, _START)
+        if late is not None:
+            file, low, nbytes = late
+            self._call(self._write_fd(file), low, nbytes, _START | _WAIT)
+            os.posix_fadvise(self._write_fd(file), low, nbytes, os.POSIX_FADV_DONTNEED)
 
 
 CopyFunction = Callable[[int, int, int, int, int], int]
@@ -68,13 +124,18 @@ class Files:
     """The open files of one run, by number, and what is known about copying between them.
 
     ``read_fd`` and ``write_fd`` give the descriptor of an input or output file; ``name`` gives the name of an input
-    file for messages. Safe to use from several threads.
+    file for messages; ``forget``: the output is not to stay in the page cache. Safe to use from several threads.
     """
 
     def __init__(
-        self, read_fd: Callable[[int], int], write_fd: Callable[[int], int], name: Callable[[int], str]
+        self,
+        read_fd: Callable[[int], int],
+        write_fd: Callable[[int], int],
+        name: Callable[[int], str],
+        forget: bool = False,
     ) -> None:
         self.read_fd, self.write_fd, self.name = read_fd, write_fd, name
+        self._writeback = Writeback(write_fd, forget)
         self._methods: dict[tuple[int, int], int] = {}
 
     def read(self, file: int, buffer: memoryview, offset: int) -> None:
@@ -96,6 +157,7 @@ class Files:
             _write(fd, buffer, offset)
         except OSError as error:
             raise self._failed("write", "the output", error) from error
+        self._writeback.wrote(file, offset, len(buffer))
 
     def copy(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
         """Copy bytes from an input to an output file by the first way that works for the two.
@@ -121,6 +183,7 @@ class Files:
                 if not many:
                     raise self._ended(src_file, src_offset + done, nbytes - done)
             done += many
+        self._writeback.wrote(dst_file, dst_offset, nbytes)
 
     def _ended(self, file: int, offset: int, missing: int) -> FormatError:
         return FormatError(
