@@ -27,6 +27,7 @@ class Ledger:
     kept: list[str] = field(default_factory=list)
     unexpected: dict[str, tuple[str, Origin | None]] = field(default_factory=dict)
     absent: dict[str, Origin] = field(default_factory=dict)
+    spared: list[str] = field(default_factory=list)  # targets of what is absent
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -79,6 +80,7 @@ class Claims:
             if needed and all(len(i.missing) == sum(map(len, i.sources)) for i in self._needed(within[key])):
                 self._absent(instances[0], needed)
                 gone |= {id(i) for i in instances}
+                self.ledger.spared += [n for i in instances for names in i.targets for n in names]
         self.ledger.instances = [i for i in self.ledger.instances if id(i) not in gone]
 
     def _needed(self, instances: list[Instance]) -> list[Instance]:

@@ -20,6 +20,7 @@ from converter.lowering import Lowering, constant
 from converter.ops.base import Family, OpError, Value
 from converter.spec import TensorSpec
 from converter.steps import Plan, Recipe, Step
+from converter.transfer import End, Ends
 from converter.values import Compare, FileSource, Source
 from converter.virtual import CONSTANT, Virtual
 
@@ -91,13 +92,13 @@ class _Proof:
         inputs = [n for group in step.sources for n in group]
         values = [v for family, operand in zip(made, recipe.inputs) for v in _reordered(family, operand.bound)]
         for name, value, entry in zip(inputs, values, self.lowering.sources(step.sources)):
-            out.append(Compare(name, entry.dtype, value, Virtual.source(slot, entry.shape), (*sources, entry)))
+            out.append(Compare(name, entry.dtype, value, entry.virtual(slot), (*sources, entry)))
         return out
 
     def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
         sources = self.lowering.sources(step.sources)
         out = []
-        for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe).outputs):
+        for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe, sources).outputs):
             for name, value in zip(group, values):
                 out.append(
                     Compare(
@@ -144,7 +145,7 @@ def way_back(recipe: Recipe) -> Chain | None:
 
 
 def prove(
-    plan: Plan, lowering: Lowering, layout: Layout, read_fd: Fd, write_fd: Fd, jobs: int, memory: int
+    plan: Plan, lowering: Lowering, layout: Layout, read_fd: Ends, write_fd: Fd, jobs: int, memory: int
 ) -> list[Problem]:
     """Read the output back and compare; returns what differs. ``memory`` is bytes, ``jobs`` threads."""
     problems = [
@@ -154,7 +155,7 @@ def prove(
     ]
     proof = _Proof(plan, lowering, layout)
 
-    def fd(i: int) -> int:
+    def fd(i: int) -> End:
         return read_fd(i) if i < proof.inputs else write_fd(i - proof.inputs)
 
     outcome = execute((), proof.compares(), fd, fd, jobs=jobs, memory=memory, allow_overflow=True)

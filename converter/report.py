@@ -88,7 +88,7 @@ class Report:
         """One sentence with all the counts; converted counts input tensors, and where nothing was written those that fit."""
         converted = len({x.source for x in self.loaded})
         counts = [
-            (converted, "tensors fit" if self.problems else "tensors converted"),
+            (converted, "tensors fit" if self.problems else f"tensors {self.verb()}"),
             (len(self.dropped), "dropped"),
             (len(self.tied), "tied"),
         ]
@@ -101,6 +101,10 @@ class Report:
         text = ", ".join(f"{n} {word}" for n, word in counts)
         text = text.replace("tensors", "tensor", 1) if converted == 1 else text
         return f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s" if self.bytes_written else text
+
+    def verb(self) -> str:
+        """What was done with the tensors that are counted first."""
+        return "converted"
 
     def raise_for_problems(self) -> None:
         """Raise a ConvertError that carries this report, if there is any problem."""
@@ -159,6 +163,7 @@ def make_report(
 ) -> Report:
     """Put together what a plan decided and what a run found; ``casts`` are the counts of casts by destination."""
     lowering, loaded, cast = Lowering(plan.header), [], []
+    dtypes = {s.name: s.dtype for s in plan.outputs}
     fates = plan.fates
     ops_of: dict[int, tuple[Any, ...]] = {}
     for step in plan.steps:
@@ -169,16 +174,17 @@ def make_report(
         ops = ops_of[id(step.recipe)]
         for source, target, k in pairs(lowering, step):
             made = step.recipe.outputs[k]
-            loaded.append(Loaded(source, target, ops, made.dtype, made.shape))
+            dtype = dtypes.get(target, made.dtype)
+            loaded.append(Loaded(source, target, ops, dtype, made.shape))
             was = plan.header.tensors[source].dtype
-            if was != made.dtype:
+            if was != dtype:
                 counts = (casts or {}).get(target)
                 cast.append(
                     Cast(
                         target,
                         source,
                         was,
-                        made.dtype,
+                        dtype,
                         counts.overflow if counts else 0,
                         counts.underflow if counts else 0,
                     )

@@ -8,21 +8,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from converter import proof
 from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
-from converter.formats import Checkpoint, Output, check_target, layout, open_checkpoint
+from converter.formats import Output, check_target, layout, open_checkpoint
 from converter.formats.text import many_objects
 from converter.lowering import Label, Lowering
 from converter.mapfile import load_map, read_map
 from converter.planning import make_plan
 from converter.report import Report, make_report
 from converter.rules import Ruleset
-from converter.spec import parse_dtype
+from converter.spec import Header, parse_dtype
 from converter.steps import Plan as Steps
+from converter.transfer import End
 from converter.verify import verify
 
 Progress = Callable[[int], None]
@@ -38,6 +39,7 @@ class Plan(Steps):
     """
 
     input: str = ""
+    root: str | None = None
 
     @property
     def report(self) -> Report:
@@ -61,7 +63,7 @@ class Plan(Steps):
         MismatchError (the data does not hold what the plan relies on; carries the report), UsageError (the output exists, or is
         the input) and FormatError (reading or writing failed, or the input changed since it was planned).
         """
-        with open_checkpoint(self.input) as checkpoint:
+        with open_checkpoint(self.input, self.root) as checkpoint:
             if checkpoint.header.files != self.header.files:
                 raise FormatError(Problem("has changed since it was planned: plan again", "changed", self.input))
             return write(self, checkpoint, Job(output, max_shard_size, force, verify, jobs, memory, progress))
@@ -97,16 +99,17 @@ def plan(
     tied: str | None = None,
     unmatched: str | None = None,
     allow_overflow: bool = False,
+    root: str | None = None,
 ) -> Plan:
     """Plan the conversion of a checkpoint by a map (a path, or the name of a shipped one) without reading its data.
 
     The options are those of the command line: ``set`` (names to values), ``config`` (a path or a mapping; by default
     config.json beside the input), ``dtype`` (``bfloat16``), ``untie``, ``tied`` (``omit``, ``copy``), ``unmatched``
-    (``error``, ``drop``, ``keep``), ``allow_overflow``. Raises MismatchError with every problem that headers show and the
+    (``error``, ``drop``, ``keep``), ``allow_overflow``, ``root`` (which state dict of a wrapped pickle). Raises MismatchError with every problem that headers show and the
     report, MapError, UsageError and FormatError.
     """
     settings = make_settings(input, set, config, dtype, untie, tied, unmatched, allow_overflow)
-    with open_checkpoint(input) as checkpoint:
+    with open_checkpoint(input, root) as checkpoint:
         made = plan_open(checkpoint, load_rules(map, settings, reverse), settings)
     raise_problems(made)
     return made
@@ -183,11 +186,11 @@ def load_rules(map: PathLike, settings: Settings, reverse: bool) -> Ruleset:
     return rules.reverse() if reverse else rules
 
 
-def plan_open(checkpoint: Checkpoint, rules: Ruleset, settings: Settings) -> Plan:
+def plan_open(checkpoint: Input, rules: Ruleset, settings: Settings) -> Plan:
     """Plan the conversion of an open checkpoint; what is wrong with it is found by :func:`converter.verify.verify`."""
     with many_objects():
         steps = make_plan(rules, checkpoint.header, settings)
-    return Plan(**{f.name: getattr(steps, f.name) for f in fields(steps)}, input=checkpoint.path)
+    return Plan(**{f.name: getattr(steps, f.name) for f in fields(steps)}, input=checkpoint.path, root=checkpoint.root)
 
 
 def raise_problems(plan: Plan) -> None:
@@ -198,7 +201,32 @@ def raise_problems(plan: Plan) -> None:
         raise error(problems, make_report(plan, problems))
 
 
-def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> Report:
+class Input(Protocol):
+    """What tensors are read from: an open checkpoint, or a live model."""
+
+    @property
+    def header(self) -> Header:
+        """Everything but the data."""
+
+    @property
+    def path(self) -> str:
+        """The path as the user gave it."""
+
+    @property
+    def root(self) -> str | None:
+        """Which state dict of a wrapped pickle."""
+
+    def fd(self, i: int) -> End:
+        """Give the descriptor of file ``i`` of the header, or what stands for it."""
+
+    def name(self, i: int) -> str:
+        """Name it in messages."""
+
+    def check_unchanged(self) -> None:
+        """Raise FormatError if it is not what it was when it was planned."""
+
+
+def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Report:
     """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be anything."""
     begun = time.monotonic()
     raise_problems(plan)
@@ -211,7 +239,7 @@ def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> 
         compares = lowering.compares(plan) if checks else []
         outcome = execute(
             produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=job.memory, allow_overflow=True,
-            progress=job.progress, name=lambda i: files[i],
+            progress=job.progress, name=checkpoint.name,
         )  # fmt: skip
         problems = data_problems(plan, outcome)
         checkpoint.check_unchanged()
@@ -228,7 +256,7 @@ def check_output(job: Job, header_files: list[str]) -> None:
     check_target(os.fspath(job.output), job.max_shard_size is not None, job.force, header_files)
 
 
-def data_problems(plan: Plan, outcome: Outcome) -> list[Problem]:
+def data_problems(plan: Steps, outcome: Outcome) -> list[Problem]:
     """Turn what the data showed into problems: differences, values that do not fit."""
     out: list[Problem] = []
     for d in outcome.differences:

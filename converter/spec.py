@@ -96,6 +96,7 @@ class TensorEntry(NamedTuple):
     """A tensor of an input: its spec, and where its bytes are.
 
     ``file`` counts into :attr:`Header.files`; ``start`` and ``stop`` are byte offsets from the start of that file.
+    ``strides`` (elements) are those of a tensor that does not lie packed in row-major order between them.
     """
 
     name: str
@@ -104,6 +105,7 @@ class TensorEntry(NamedTuple):
     file: int
     start: int
     stop: int
+    strides: Shape | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -113,12 +115,17 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class FileStamp:
-    """A file of an input as planning saw it: path, size in bytes, mtime in ns, and where its data section begins."""
+    """A file of an input as planning saw it: path, size in bytes, mtime in ns, and where its data section begins.
+
+    ``decode`` names what is done to its bytes as they are read (see :mod:`converter.formats.decode`); a file that is read
+    in two ways counts as two.
+    """
 
     path: str
     size: int
     mtime_ns: int
     data_start: int
+    decode: str = ""
 
 
 @dataclass(frozen=True)

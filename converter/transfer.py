@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from converter.errors import FormatError, Problem
 
@@ -43,6 +44,48 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
         done += many
 
 
+class Bytes(Protocol):
+    """Bytes that are no file as it stands: memory, or a file that is decoded on the way."""
+
+    def read(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer; raises OSError, and EOFError if there are fewer bytes."""
+
+    def write(self, buffer: memoryview, offset: int) -> None:
+        """Take the bytes of a buffer."""
+
+
+class Memory:
+    """Memory of somebody else as an end of transfers."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+
+    def read(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer."""
+        if offset + len(buffer) > len(self.view):
+            raise EOFError
+        buffer[:] = self.view[offset : offset + len(buffer)]
+
+    def write(self, buffer: memoryview, offset: int) -> None:
+        """Take the bytes of a buffer."""
+        self.view[offset : offset + len(buffer)] = buffer
+
+
+End = int | Bytes  # a descriptor, or what stands for one
+Ends = Callable[[int], End]
+
+
+def read_file(fd: int, buffer: memoryview, offset: int) -> int:
+    """Fill a buffer from a descriptor; returns the bytes read, fewer if the file ends before. Raises OSError."""
+    done, size = 0, len(buffer)
+    while done < size:
+        many = os.preadv(fd, [buffer[done:] if done else buffer], offset + done)
+        if not many:
+            break
+        done += many
+    return done
+
+
 CopyFunction = Callable[[int, int, int, int, int], int]
 COPIES: tuple[CopyFunction, ...] = tuple(
     f
@@ -71,29 +114,33 @@ class Files:
     file for messages. Safe to use from several threads.
     """
 
-    def __init__(
-        self, read_fd: Callable[[int], int], write_fd: Callable[[int], int], name: Callable[[int], str]
-    ) -> None:
+    def __init__(self, read_fd: Ends, write_fd: Ends, name: Callable[[int], str]) -> None:
         self.read_fd, self.write_fd, self.name = read_fd, write_fd, name
         self._methods: dict[tuple[int, int], int] = {}
 
     def read(self, file: int, buffer: memoryview, offset: int) -> None:
         """Fill a buffer from an input file; raises FormatError if it ends before."""
-        fd, done, size = self.read_fd(file), 0, len(buffer)
-        while done < size:
-            try:
-                many = os.preadv(fd, [buffer[done:] if done else buffer], offset + done)
-            except OSError as error:
-                raise self._failed("read", self.name(file), error) from error
-            if not many:
-                raise self._ended(file, offset + done, size - done)
-            done += many
+        end, done = self.read_fd(file), len(buffer)
+        try:
+            if isinstance(end, int):
+                done = read_file(end, buffer, offset)
+            else:
+                end.read(buffer, offset)
+        except OSError as error:
+            raise self._failed("read", self.name(file), error) from error
+        except EOFError:
+            done = 0
+        if done < len(buffer):
+            raise self._ended(file, offset + done, len(buffer) - done)
 
     def write(self, file: int, buffer: memoryview, offset: int) -> None:
         """Write a buffer to an output file; raises FormatError if that fails (no space, ...)."""
-        fd = self.write_fd(file)
+        end = self.write_fd(file)
         try:
-            _write(fd, buffer, offset)
+            if isinstance(end, int):
+                _write(end, buffer, offset)
+            else:
+                end.write(buffer, offset)
         except OSError as error:
             raise self._failed("write", "the output", error) from error
 
@@ -104,6 +151,15 @@ class Files:
         tells real errors from those of a file system that lacks the call. Raises FormatError.
         """
         src, dst = self.read_fd(src_file), self.write_fd(dst_file)
+        if isinstance(dst, Memory):
+            self.read(src_file, dst.view[dst_offset : dst_offset + nbytes], src_offset)
+            return
+        if isinstance(src, Memory):
+            self.write(dst_file, src.view[src_offset : src_offset + nbytes], dst_offset)
+            return
+        if not isinstance(src, int) or not isinstance(dst, int):
+            self._pass(src_file, src_offset, dst_file, dst_offset, nbytes)
+            return
         done = 0
         while done < nbytes:
             method = self._methods.get((src, dst), 0)
@@ -121,6 +177,14 @@ class Files:
                 if not many:
                     raise self._ended(src_file, src_offset + done, nbytes - done)
             done += many
+
+    def _pass(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
+        """Copy through a small buffer; its size is a multiple of every element's."""
+        buffer = memoryview(bytearray(min(nbytes, BOUNCE)))
+        for at in range(0, nbytes, BOUNCE):
+            piece = buffer[: min(BOUNCE, nbytes - at)]
+            self.read(src_file, piece, src_offset + at)
+            self.write(dst_file, piece, dst_offset + at)
 
     def _ended(self, file: int, offset: int, missing: int) -> FormatError:
         return FormatError(

@@ -39,8 +39,11 @@ class Format(Protocol):
     def claims(self, head: bytes) -> bool:
         """Tell from the first 512 bytes of a file whether its content is of this format."""
 
-    def read_header(self, path: str) -> Header:
-        """Read and check the header of one file; raises FormatError."""
+    def read_header(self, path: str, root: str | None = None) -> Header:
+        """Read and check the header of one file; raises FormatError.
+
+        ``root`` says which state dict of a wrapped pickle is meant; a format without such raises UsageError for one.
+        """
 
 
 def bad(path: str, message: str, kind: str = "format") -> FormatError:
@@ -110,8 +113,8 @@ class Checkpoint:
     ``folder`` is where a config.json of it would be. Use it as a context manager, or call :meth:`close`.
     """
 
-    def __init__(self, path: str, header: Header, format_name: str, folder: str) -> None:
-        self.path, self.header, self.format, self.folder = path, header, format_name, folder
+    def __init__(self, path: str, header: Header, format_name: str, folder: str, root: str | None = None) -> None:
+        self.path, self.header, self.format, self.folder, self.root = path, header, format_name, folder, root
         self._files = Descriptors([f.path for f in header.files], os.O_RDONLY, "cannot be read")
 
     def fd(self, i: int) -> int:
@@ -124,6 +127,10 @@ class Checkpoint:
             fd = self._files.get(i)
             self._compare(self.header.files[i], os.fstat(fd))
         return fd
+
+    def name(self, i: int) -> str:
+        """Give the path of file ``i`` of the header."""
+        return self.header.files[i].path
 
     @property
     def fds(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ class TorchPickle:
         """Tell whether a file begins as a zip archive or a pickle of protocol 2 or later."""
         return head.startswith(b"PK\x03\x04") or (head[:1] == b"\x80" and b"\x02" <= head[1:2] <= b"\x05")
 
-    def read_header(self, path: str) -> Header:
+    def read_header(self, path: str, root: str | None = None) -> Header:
         """Refuse the file; raises FormatError that says what it is."""
         with open_regular(path) as (fd, found):
             head = read_exactly(path, fd, min(HEAD, found.st_size), 0)
