@@ -1,4 +1,5 @@
-"""From a document to rules: groups are opened, names, shapes, conditions and ops are read, shapes are sent through the ops.
+"""From a document to rules: groups are opened, names, shapes, conditions and ops are read, shapes are sent through
+the ops.
 
 Everything that a map alone can show to be wrong is found here, all of it in one run.
 """
@@ -14,7 +15,7 @@ from converter.dims import names
 from converter.document import DropMatchDoc, MapDoc
 from converter.equations import Equations, Place
 from converter.errors import MapError, Problem
-from converter.expressions import ExpressionError, parse
+from converter.expressions import Expr, ExpressionError, parse
 from converter.flow import Chain
 from converter.names import TemplateError, parse_template
 from converter.readers import read_index, read_shapes, shape_nodes
@@ -42,6 +43,7 @@ class _Builder(Equations):
         }
         if self.problems:
             raise MapError(self.problems)
+        self._check_head()
         self.sizes = self._sizes()
         self.declared = frozenset(self.sizes)
         empty = Spelling(parse_template(""))
@@ -54,19 +56,6 @@ class _Builder(Equations):
             self.problems += inconsistencies(self, self.regexes, doc.rest)
         if self.problems:
             raise MapError(self.problems)
-        dims = [d for r in self.rules for _, t in r.terms() for d in t.shape or ()] + [
-            d for r in self.rules for e in r.equations for d in e
-        ]
-        op_names = [
-            n
-            for r in self.rules
-            for c in (r.chain, r.back)
-            if isinstance(c, Chain)
-            for op in c.ops()
-            for n in op.sizes()
-        ]
-        atoms = {n for d in dims for n in names(d)} | set(op_names)
-        used = {n for r in self.rules for _, t in r.terms() for s in t.spellings for n in s.template.names}
         return Ruleset(
             file=self.file,
             name=doc.name,
@@ -82,19 +71,41 @@ class _Builder(Equations):
             drop=drops,  # type: ignore[arg-type]
             rest=doc.rest,
             dtypes=self._map_dtypes(),
-            names=frozenset(self.sizes | {n for n in atoms | used if n.isidentifier() and not n.startswith("_")})
-            - set(self.indices),
-            atoms={n: parse(n) for n in atoms if not n.startswith("_") and not n.isidentifier()}
-            | {
-                n: i.size
-                for i in self.indices.values()
-                if i.size is not None and not (n := str(i.size.dim())).isidentifier()
-            },
+            names=self._all_names(),
+            atoms=self._atoms(),
             example=doc.example,
             published=doc.published,
         )
 
     # What names mean.
+
+    def _check_head(self) -> None:
+        """Refuse names that stand for two things."""
+        for name in sorted(set(self.indices) & set(self.doc.params)):
+            text = f"'{name}' is a param and an index: they share one namespace"
+            self.problems.append(Problem(text, "map", None, self.doc.indices[name].origin))
+        sides = self.doc.sides
+        if sides is not None and (sides.source == sides.target or sides.source == "to" or sides.target == "from"):
+            self.problems.append(Problem("sides: the two layouts need different names", "map", None, sides.node.origin))
+
+    def _in_use(self) -> set[str]:
+        """Names, and expressions that are no polynomials, in shapes, equations and ops."""
+        dims = [d for r in self.rules for _, t in r.terms() for d in t.shape or ()]
+        dims += [d for r in self.rules for e in r.equations for d in e]
+        chains = [c for r in self.rules for c in (r.chain, r.back) if isinstance(c, Chain)]
+        return {n for d in dims for n in names(d)} | {n for c in chains for op in c.ops() for n in op.sizes()}
+
+    def _all_names(self) -> frozenset[str]:
+        """Every name that may be set."""
+        holes = {n for r in self.rules for _, t in r.terms() for s in t.spellings for n in s.template.names}
+        plain = {n for n in self._in_use() | holes if n.isidentifier() and not n.startswith("_")}
+        return frozenset(self.sizes | plain) - set(self.indices)
+
+    def _atoms(self) -> dict[str, Expr]:
+        """Expressions that stand where a size stands, by their text."""
+        out = {n: parse(n) for n in self._in_use() if not n.startswith("_") and not n.isidentifier()}
+        sizes = {str(i.size.dim()): i.size for i in self.indices.values() if i.size is not None}
+        return out | {text: size for text, size in sizes.items() if not text.isidentifier()}
 
     def _sizes(self) -> set[str]:
         out = set(self.doc.params)

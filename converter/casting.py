@@ -31,7 +31,9 @@ class CastError(ValueError):
 
 @dataclass(frozen=True)
 class Stated:
-    """A dtype that the map or a flag states for a target; ``named`` where a rule or term does, which then covers integers too."""
+    """A dtype that the map or a flag states for a target; ``named`` where a rule or term does, which then covers
+    integers too.
+    """
 
     dtype: str | None
     named: bool
@@ -51,7 +53,8 @@ def widens(dtype: str, to: str) -> bool:
 
 
 def decide(leaves: Mapping[str, str], joining: Mapping[str, str | None], stated: Stated) -> str:
-    """Give the dtype of a target that is made of ``leaves`` (name -> dtype); ``joining`` has what each side's map says of them.
+    """Give the dtype of a target that is made of ``leaves`` (name -> dtype); ``joining`` has what each side's map
+    says of them.
 
     Raises CastError where dtypes do not join or a cast is refused.
     """

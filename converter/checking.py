@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from converter.dims import Dim
 from converter.document import ParamDoc
-from converter.errors import MapError, Origin, Problem
+from converter.errors import MapError, MismatchError, Origin, Problem
 from converter.facts import Facts, Settings, check_params
 from converter.inputs import read_inputs
 from converter.mapfile import data_dir, load_map, read_map
@@ -53,7 +52,8 @@ def check_map(name: str) -> list[str]:
     if unshaped:
         shown = ", ".join(str(r.origin.line) for r in unshaped[:8]) + (", ..." if len(unshaped) > 8 else "")
         lines.append(
-            f"  without a shape, so that nothing is checked there: {len(unshaped)} {'rule' if len(unshaped) == 1 else 'rules'} (lines {shown})"
+            f"  without a shape, so that nothing is checked there: {len(unshaped)} "
+            f"{'rule' if len(unshaped) == 1 else 'rules'} (lines {shown})"
         )
     return lines
 
@@ -96,11 +96,8 @@ def check_numbering(rules: Ruleset) -> None:
                     continue
                 try:
                     matcher.form(spelling.template, side, rule.origin, check=True)
-                except MapError as e:
-                    problems += e.problems
-                except Exception as e:  # a size that only a checkpoint has: judged before matching
-                    if type(e).__name__ != "MismatchError":
-                        raise
+                except MismatchError as e:  # a size that only a checkpoint has is judged before matching
+                    problems += [p for p in e.problems if p.kind == "numbering"]
     if problems:
         raise MapError(problems)
 
@@ -125,6 +122,3 @@ def _place(node: Node, path: Iterable[Any]) -> Origin:
         ):
             node = value[step]
     return node.origin
-
-
-__all__ = ["Dim", "check_map", "example_values"]

@@ -1,7 +1,8 @@
 """Who claims a name: rules are expanded into instances, and each input name meets exactly one fate.
 
 The order: a literal or templated rule whose indices are in range and whose conditions hold; a named drop; a pattern
-drop; a name of a template's form that is out of range or ruled out (unexpected, with the reason); regex renames; the rest.
+drop; a name of a template's form that is out of range or ruled out (unexpected, with the reason); regex renames; the
+rest.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Claims:
         self.ledger.instances = [i for i in self.ledger.instances if id(i) not in gone]
 
     def _needed(self, instances: list[Instance]) -> list[Instance]:
-        """The instances whose tensors tell whether a scope is there: not constants or ties, unless there is nothing else."""
+        """The instances whose tensors tell whether a scope is there: not constants or ties, unless there is nothing
+        else.
+        """
         reading = [i for i in instances if i.rule.source]
         return [i for i in reading if i.rule.fill is None and i.rule.tie is None] or reading
 
@@ -93,7 +96,7 @@ class Claims:
 
     def _absent(self, instance: Instance, needed: list[Instance]) -> None:
         scope = instance.rule.scopes[-1]
-        at = {k: v for k, v in instance.values.items()}
+        at = instance.values
         if instance.rule.lone_optional or not scope.label.names <= set(at) | set(self.facts.numbers):
             for i in needed:
                 self.ledger.absent.update(dict.fromkeys(i.missing, i.rule.origin))
@@ -189,7 +192,8 @@ class Claims:
             if c.name is not None and self.expander.presence(c.name, values, c.origin) != (c.kind == "with"):
                 shown = self.expander.render(c.name, values, 0, c.origin)
                 return f"unexpected: {shown} is {'not ' if c.kind == 'with' else ''}there ({c.kind}: {c.name})"
-        return f"unexpected: it has the form of '{term.spellings[min(spelling, len(term.spellings) - 1)].template}', but no index gives this number"
+        form = term.spellings[min(spelling, len(term.spellings) - 1)].template
+        return f"unexpected: it has the form of '{form}', but no index gives this number"
 
     def _judge_regex(self, name: str, used: set[int]) -> None:
         hits = [(r, new) for r in self.rules.regexes if (new := r.forward.rename(name)) is not None]

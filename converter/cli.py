@@ -13,7 +13,7 @@ import click
 
 from converter import __version__
 from converter.errors import ConvertError, Problem, UsageError
-from converter.folding import visible
+from converter.folding import closest, visible
 from converter.options import Size, settings
 from converter.verbs import check_command, inspect_command, maps_command, stub_command
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 LINES = 60  # lines of problems that are shown
 MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
 
-\b
-  convert --map maps/gpt2.yaml in.safetensors out.safetensors
-  convert --map llama --reverse local/ hf/ --max-shard-size 5GB
+            \b
+            convert --map maps/gpt2.yaml in.safetensors out.safetensors
+            convert --map llama --reverse local/ hf/ --max-shard-size 5GB
 
-INPUT is a .safetensors file, a directory with an index or one file, or an index file. OUTPUT is a .safetensors file, or with
---max-shard-size a directory. Nothing is written unless every check holds.
+            INPUT is a .safetensors file, a directory with an index or one file, or an index file. OUTPUT is a
+            .safetensors file, or with --max-shard-size a directory. Nothing is written unless every check holds.
 
-\b
-Other commands (convert COMMAND --help):
-  inspect PATH     names, dtypes, shapes and byte ranges of a checkpoint
-  check MAP...     all that can be known of maps without a checkpoint
-  stub             a small checkpoint made from a map alone
-  maps             the maps that ship with the package
+            \b
+            Other commands (convert COMMAND --help):
+            inspect PATH     names, dtypes, shapes and byte ranges of a checkpoint
+            check MAP...     all that can be known of maps without a checkpoint
+            stub             a small checkpoint made from a map alone
+            maps             the maps that ship with the package
 
-Exit codes: 0 done, 1 the checkpoint does not fit the map, 2 the map or the command line is wrong, 3 reading or writing failed,
-130 interrupted.
-"""
+            Exit codes: 0 done, 1 the checkpoint does not fit the map, 2 the map or the command line is wrong, 3
+            reading or writing failed, 130 interrupted.
+            """
 
 
 @click.command(
@@ -93,8 +93,12 @@ def convert_command(**options: Any) -> None:
 
     with open_checkpoint(o["input_path"], o["root"]) as checkpoint:
         job = Job(o["output_path"] or "", o["max_shard_size"], o["force"], o["verify"], o["jobs"], o["memory"])
+        files = [f.path for f in checkpoint.header.files]
         if o["output_path"] is not None:
-            check_output(job, [f.path for f in checkpoint.header.files])
+            check_output(job, files)
+        if o["report_file"] is not None:
+            kept = [*files, o["map_name"], o["config"] or "", o["output_path"] or "", *beside(o["input_path"])]
+            check_report(Path(o["report_file"]), kept)
         plan = plan_open(checkpoint, rules, found)
         for note in plan.notes:
             _say(f"note: {note}", o["quiet"])
@@ -127,10 +131,25 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
             if not line.startswith("note: "):
                 click.echo(line)
         if report.verified:
-            click.echo(
-                f"verified: the output was read back, turned around and compared with the input ({len(plan.outputs)} tensors)"
-            )
+            click.echo(f"verified: {report.verified}")
         click.echo(report.summary())
+
+
+def beside(input_path: str) -> list[str]:
+    """Files of a checkpoint that are no weights: its index and config."""
+    folder = Path(input_path) if Path(input_path).is_dir() else Path(input_path).parent
+    return [input_path, str(folder / "config.json"), *map(str, folder.glob("*.index.json"))]
+
+
+def check_report(report: Path, kept: list[str]) -> None:
+    """Refuse a report that could not be written, or that would take the place of a file of this run."""
+    if report.is_dir() or not report.resolve().parent.is_dir():
+        what = "is a folder" if report.is_dir() else "its folder is not there"
+        raise UsageError(Problem(f"cannot write the report: {what}", "usage", str(report)))
+    for other in kept:
+        same = Path(other).exists() and report.exists() and report.samefile(other)
+        if other and (same or Path(other).resolve() == report.resolve()):
+            raise UsageError(Problem(f"the report would take the place of {other}", "usage", str(report)))
 
 
 def _save(report: Report, file: str | None) -> None:
@@ -186,6 +205,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         code = 0
     except click.ClickException as e:
         e.show()
+        near = closest(arguments[0], VERBS) if verb is None and arguments else None
+        if near is not None and "--map" not in arguments:
+            click.echo(f"did you mean: convert {near}?", err=True)
         code = 2
     except click.exceptions.Exit as e:
         code = e.exit_code

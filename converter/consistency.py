@@ -1,7 +1,7 @@
 """What the rules of a map say of each other: names that two of them claim, ties and conditions that lead nowhere.
 
-Names are compared in a canonical form, with labels spelled out and counted indices as one mark, so that `a.{i}` and `a.{j}` are
-the same name. Names with index arithmetic are judged only when a checkpoint is there.
+Names are compared in a canonical form, with labels spelled out and counted indices as one mark, so that `a.{i}` and
+`a.{j}` are the same name. Names with index arithmetic are judged only when a checkpoint is there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def inconsistencies(naming: Naming, regexes: Iterable[RegexRule], rest: str) -> 
     yield from _stripped(naming)
     if not regexes and rest == "error":
         yield from _dead_ties(naming)
+        yield from _dead_likes(naming)
     yield from _tie_cycles(naming)
     yield from _dead_presence(naming)
 
@@ -109,6 +110,20 @@ def _dead_ties(naming: Naming) -> Iterator[Problem]:
         yield Problem(f"tied: no rule has '{rule.tie.name}' on the `{where}` side{hint}", "map", None, rule.origin)
 
 
+def _dead_likes(naming: Naming) -> Iterator[Problem]:
+    for rule in naming.rules:
+        if rule.fill is None or rule.fill.like is None:
+            continue
+        side = 0 if rule.source else 1
+        names = canonical(rule.fill.like, naming.indices, side)
+        if names is None or all(n in _owners(naming, side) for n in names) or _computed(naming, side):
+            continue
+        near = closest(rule.fill.like.text, [t.name.text for r in naming.rules for s, t in r.terms() if s == side])
+        hint = f" (did you mean '{near}'?)" if near else ""
+        text = f"dtype: like '{rule.fill.like}', which no rule has on the `{'to' if side else 'from'}` side{hint}"
+        yield Problem(text, "map", None, rule.origin)
+
+
 def _tie_cycles(naming: Naming) -> Iterator[Problem]:
     for side in (0, 1):
         owners = _owners(naming, side)
@@ -152,7 +167,9 @@ def _first_names(naming: Naming, rule: Rule) -> set[str]:
 
 
 def canonical(template: Template, indices: Mapping[str, Index], side: int) -> list[str] | None:
-    """List the names of a template with labels spelled out and numbers as a mark; None for index arithmetic or too many labels."""
+    """List the names of a template with labels spelled out and numbers as a mark; None for index arithmetic or too
+    many labels.
+    """
     if any(h.single is None for h in template.holes):
         return None
     singles = sorted({h.single for h in template.holes if h.single is not None})

@@ -18,7 +18,9 @@ Dim = Union[int, "Poly"]
 
 @dataclass(frozen=True)
 class Poly:
-    """A polynomial: pairs of a sorted monomial (names, repeated for powers) and a nonzero coefficient, in sorted order."""
+    """A polynomial: pairs of a sorted monomial (names, repeated for powers) and a nonzero coefficient, in sorted
+    order.
+    """
 
     terms: tuple[tuple[Monomial, int], ...]
 
@@ -89,7 +91,9 @@ def total(dims: tuple[Dim, ...]) -> Dim:
 
 
 def divide(d: Dim, by: Dim) -> Dim | None:
-    """Divide exactly by a number, a monomial, or the dim itself; None for other divisors, and where it does not divide."""
+    """Divide exactly by a number, a monomial, or the dim itself; None for other divisors, and where it does not
+    divide.
+    """
     if isinstance(d, int) and isinstance(by, int):
         return d // by if by and d % by == 0 else None
     if d == by:

@@ -1,7 +1,8 @@
 """The document of a map: its classes and keys, each with the schema, the help text and the reader of its value.
 
-The JSON Schema that editors use is generated from these fields (:mod:`converter.schema`), so that a key is defined once. Values
-that need the rest of the map to be understood (ops, shapes, expressions) stay nodes here; :mod:`converter.rules` reads them.
+The JSON Schema that editors use is generated from these fields (:mod:`converter.schema`), so that a key is defined
+once. Values that need the rest of the map to be understood (ops, shapes, expressions) stay nodes here;
+:mod:`converter.rules` reads them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ from converter.yamltree import Node
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rule stands: prefixes of both sides (with spellings), conditions and optional scopes of the groups around it."""
+    """Where a rule stands: prefixes of both sides (with spellings), conditions and optional scopes of the groups
+    around it.
+    """
 
     prefixes: tuple[tuple[Spelling, ...], tuple[Spelling, ...]]
     conditions: tuple[Condition, ...] = ()
@@ -119,19 +121,17 @@ class Equations(Naming):
         for k, (t, value) in enumerate(zip(terms[1], found.targets)):
             odd = {i for i, _ in value.bound} ^ set(t.bound)
             if odd:
-                raise OpError(
-                    f"index '{min(odd)}' stands on one side only: "
-                    + (f"'{t.name}' has it and no op spreads over it (unstack, split over, replicate)" if min(odd) in t.bound
-                       else "no op brings its tensors together (stack, concat over, same)")
-                )  # fmt: skip
+                spread = f"'{t.name}' has it and no op spreads over it (unstack, split over, replicate)"
+                why = spread if min(odd) in t.bound else "no op brings its tensors together (stack, concat over, same)"
+                raise OpError(f"index '{min(odd)}' stands on one side only: {why}")
             stated = self._target_shape(doc.target[k])
             if stated is not None and value.shape is not None:
                 equations += self._agree(stated, value.shape, doc.target[k])
             terms[1][k] = Term(t.spellings, value.shape if value.shape is not None else stated, t.dtype, t.bound)
         true_equations = tuple(e for e in equations if e[0] != e[1])
         return Rule(
-            next(self.numbers), doc.node.origin, 0, tuple(terms[0]), tuple(terms[1]), chain, found.inverse, true_equations,
-            self._rule_dtypes(doc), free, conditions, scopes, tie, None, doc.optional,
+            next(self.numbers), doc.node.origin, 0, tuple(terms[0]), tuple(terms[1]), chain, found.inverse,
+            true_equations, self._rule_dtypes(doc), free, conditions, scopes, tie, None, doc.optional,
         )  # fmt: skip
 
     def _agree(self, stated: Shape, inferred: Shape, term: TermDoc) -> list[tuple[Dim, Dim]]:
@@ -153,7 +153,8 @@ class Equations(Naming):
         if missing:
             verb = "read" if side == 0 else "written"
             raise doc.node.error(
-                f"'{spellings[0].template}' has no {{{missing[0]}}}: it would be {verb} once for each value of '{missing[0]}'"
+                f"'{spellings[0].template}' has no {{{missing[0]}}}: it would be {verb} once for "
+                f"each value of '{missing[0]}'"
             )
         if any(not s.template.text for s in spellings):
             raise doc.node.error("a tensor name is not empty")
@@ -164,7 +165,8 @@ class Equations(Naming):
             missing = sorted((size.names & set(self.indices)) - used) if size is not None else []
             if size is not None and missing:
                 raise doc.node.error(
-                    f"'{spellings[0].template}': the count of '{n}' is {size.text}, so a name with {{{n}}} needs {{{missing[0]}}} too"
+                    f"'{spellings[0].template}': the count of '{n}' is {size.text}, so a name with "
+                    f"{{{n}}} needs {{{missing[0]}}} too"
                 )
         order = [n for h in spellings[0].template.holes for n in sorted(names(h.dim))]
         bound = tuple(dict.fromkeys(n for n in order if n in used and n not in free))

@@ -29,7 +29,8 @@ class Problem:
     """One thing that is wrong, in one line.
 
     ``kind`` groups problems for folding and reports (``missing``, ``unexpected``, ``shape``, ...), ``subject`` is the
-    tensor or file that it is about, ``origin`` the line of the map that asked for it. ``message`` must not repeat either.
+    tensor or file that it is about, ``origin`` the line of the map that asked for it. ``message`` must not repeat
+    either.
     """
 
     message: str

@@ -50,7 +50,9 @@ class Expander:
         self._from_forms: list[tuple[Rule, Term, int, Any]] | None = None
 
     def instances(self, rule: Rule) -> list[Instance]:
-        """Give the instances of a rule; raises MismatchError for sizes that are not known, and for a rule that stands for nothing."""
+        """Give the instances of a rule; raises MismatchError for sizes that are not known, and for a rule that stands
+        for nothing.
+        """
         for term in rule.target:
             if any(h.single is None for h in term.name.holes):
                 self.matcher.form(term.name, 1 - rule.side, rule.origin, check=True)
@@ -142,7 +144,8 @@ class Expander:
         if len(rows) != _size(members):
             raise MismatchError(
                 Problem(
-                    f"{' and '.join(order)} have different members for each other (by a condition, or a count that depends on an index), "
+                    f"{' and '.join(order)} have different members for each other (by a condition, or "
+                    f"a count that depends on an index), "
                     "so that their tensors form no block that could be joined",
                     "size",
                     None,

@@ -71,7 +71,9 @@ class Expr:
         return parse, (self.text, True)
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
-        """Compute the value; raises UnknownName for a name without one and ExpressionError for values that do not fit."""
+        """Compute the value; raises UnknownName for a name without one and ExpressionError for values that do not
+        fit.
+        """
         return _evaluate(self._tree, values)
 
     def number(self, values: Mapping[str, Value]) -> int:
@@ -125,8 +127,17 @@ def parse(text: str, decimals: bool = False) -> Expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"'{text}' is not an expression") from None
     _check(tree, decimals, text, 0)
+    tree = ast.fix_missing_locations(_Truth().visit(tree))
     used = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
     return Expr(ast.unparse(tree.body), used, tree.body)
+
+
+class _Truth(ast.NodeTransformer):
+    """Read `true` and `false` as 1 and 0, which is what they count as."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace the two words."""
+        return ast.copy_location(ast.Constant(int(node.id == "true")), node) if node.id in ("true", "false") else node
 
 
 def _check(node: ast.AST, decimals: bool, text: str, depth: int) -> None:

@@ -1,8 +1,8 @@
 """What is known about sizes, and why: settings, config.json, expressions, and equations solved from headers.
 
-One table of facts, name -> (value, reason), and a list of equations. Sources are added in stages by the planner; after each,
-:meth:`Facts.settle` runs to a fixpoint. An unknown that several tensors would give different values takes the one that most
-tensors give, so that the odd one out is the one to be blamed.
+One table of facts, name -> (value, reason), and a list of equations. Sources are added in stages by the planner;
+after each, :meth:`Facts.settle` runs to a fixpoint. An unknown that several tensors would give different values takes
+the one that most tensors give, so that the odd one out is the one to be blamed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from converter.dims import Dim, Poly, names, solve, substitute
 from converter.document import ParamDoc
-from converter.errors import MapError, MismatchError, Problem, UsageError
+from converter.errors import MapError, MismatchError, Origin, Problem, UsageError
 from converter.expressions import Expr, ExpressionError, UnknownName, parse
 from converter.folding import closest
 from converter.rules import Ruleset
@@ -23,9 +23,9 @@ from converter.rules import Ruleset
 class Settings:
     """What the user says beside map and input.
 
-    ``set`` and ``config`` are plain data, ``config_name`` is for messages; ``dtype`` is a safetensors name; ``tied`` is `omit`,
-    `copy` or None; ``unmatched`` is `error`, `drop`, `keep` or None (the map's `rest`). With ``example`` the map's own example
-    sizes stand in for what is not set (`check`, `stub`).
+    ``set`` and ``config`` are plain data, ``config_name`` is for messages; ``dtype`` is a safetensors name; ``tied``
+    is `omit`, `copy` or None; ``unmatched`` is `error`, `drop`, `keep` or None (the map's `rest`). With ``example``
+    the map's own example sizes stand in for what is not set (`check`, `stub`).
     """
 
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +52,9 @@ def config_value(config: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, A
 
 
 def early_values(settings: Settings) -> Callable[[Mapping[str, ParamDoc]], dict[str, Any]]:
-    """Give the values of params that `{{ expressions }}` see: `--set`, config.json, defaults, and expressions over these."""
+    """Give the values of params that `{{ expressions }}` see: `--set`, config.json, defaults, and expressions over
+    these.
+    """
 
     def values(params: Mapping[str, ParamDoc]) -> dict[str, Any]:
         facts = Facts(params, {})
@@ -73,6 +75,7 @@ class Equation:
     right: Dim
     subject: str
     weight: int = 1
+    origin: Origin | None = None  # the rule that states it, for an equation that nothing else would check
 
 
 class Facts:
@@ -85,6 +88,7 @@ class Facts:
         self.numbers: dict[str, int] = {}
         self.equations: list[Equation] = []
         self.assumed: dict[str, Any] = {}
+        self.contradictions: list[Problem] = []
         self._settings: Settings = Settings()
 
     def know(self, name: str, value: Any, why: str) -> None:
@@ -122,6 +126,11 @@ class Facts:
             if length is None:
                 return
             value = [value] * int(length)
+        elif param.each is not None and isinstance(value, list):
+            length = self.evaluate(_expr(param.each))
+            if length is not None and len(value) != length:
+                text = f"{name} has {len(value)} items ({why}), its `each` says {length}"
+                raise MismatchError(Problem(text, "size", None, param.each.origin))
         self.know(name, value, why)
 
     def evaluate(self, expr: Expr, more: Mapping[str, Any] | None = None) -> Any:
@@ -166,13 +175,15 @@ class Facts:
             d = substitute(e.left, self.numbers) - substitute(e.right, self.numbers)
             open_names = names(d)
             if not open_names:
+                self._contradict(e, d)
                 continue
-            left.append(Equation(d, 0, e.subject, e.weight))
-            if len(open_names) == 1:
+            for name in open_names & set(self.values):
+                self.refuse_size(name)
+            left.append(Equation(d, 0, e.subject, e.weight, e.origin) if e.origin is None else e)
+            if isinstance(d, Poly) and len(open_names) == 1:
                 (name,) = open_names
-                value = solve(d, 0, name) if isinstance(d, Poly) else None
-                if value is None and isinstance(d, Poly):
-                    value = solve(d * -1, 0, name)
+                value = solve(d, 0, name)
+                value = solve(d * -1, 0, name) if value is None else value
                 if value is not None:
                     weight, subject = votes.setdefault(name, {}).get(value, (0, e.subject))
                     votes[name][value] = (weight + e.weight, subject)
@@ -181,6 +192,33 @@ class Facts:
             value, (_, subject) = max(candidates.items(), key=lambda c: c[1][0])
             self.know(name, value, f"from {subject}")
         return bool(votes)
+
+    def refuse_size(self, name: str) -> None:
+        """Refuse a value that is no whole number where a size is wanted; raises MismatchError."""
+        text = f"{name} is {self.values[name]!r} ({self.why[name]}), which is no size (a whole number)"
+        raise (UsageError if name in self._settings.set else MismatchError)(Problem(text, "size"))
+
+    def _contradict(self, e: Equation, difference: Dim) -> None:
+        """Tell an equation of a rule that the sizes found do not hold; those of headers are told as wrong shapes."""
+        if difference != 0 and e.origin is not None:
+            left, right = substitute(e.left, self.numbers), substitute(e.right, self.numbers)
+            text = f"{e.left} is {left} and {e.right} is {right}, which this rule makes one size"
+            reason = self.reason([e.left, e.right])
+            self.contradictions.append(Problem(f"{text}: {reason}", "shape", e.subject, e.origin))
+
+    def contradicted(self) -> list[Problem]:
+        """List equations and expressions of the map that do not hold for the sizes found."""
+        out = list(self.contradictions)
+        for name, param in self.params.items():
+            if param.expr is None or name not in self.values or name in self._settings.set:
+                continue
+            expr = _expr(param.expr)
+            value = self.evaluate(expr)
+            if value is not None and value != self.values[name]:
+                reason = self.reason([Poly.of(n) for n in sorted(expr.names)])
+                text = f"{name} is {self.values[name]!r} ({self.why[name]}), {expr.text} is {value!r} ({reason})"
+                out.append(Problem(text, "size", None, param.expr.origin))
+        return out
 
     def reason(self, dims: Iterable[Dim]) -> str:
         """Say what the names in some dims are and why: ``d = 768 (from wte.weight), h = 12 (from config.json)``."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import keyword
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
 
+from converter.errors import MapError, Problem
 from converter.folding import closest
 from converter.yamltree import Node
 
@@ -26,27 +28,27 @@ def read_document(cls: type[T], node: Node) -> T:
     if not isinstance(node.value, dict):
         raise node.error(f"expected a mapping, found {kind_of(node)}")
     known = {f.metadata["yaml"]: f for f in fields(cls) if "yaml" in f.metadata}  # type: ignore[arg-type]
-    for k in node.value:
-        if k not in known:
-            near = closest(str(k), known)
-            hint = (
-                " (names with braces need quotes in YAML's flow style)"
-                if node.value[k].value is None and len(node.value) == 1
-                else ""
-            )
-            raise node.error(
-                f"unknown key '{k}'"
-                + (f" (did you mean '{near}'?)" if near else hint or f" (keys: {', '.join(known)})"),
-                k,
-            )
+    problems = [_unknown_key(node, k, known) for k in node.value if k not in known]
     values: dict[str, Any] = {}
     for word, f in known.items():
         if word in node.value:
-            values[f.name] = f.metadata["read"](node.value[word])
+            try:
+                values[f.name] = f.metadata["read"](node.value[word])
+            except MapError as e:
+                problems += e.problems
         elif f.default is MISSING and f.default_factory is MISSING:
-            raise node.error(f"'{word}' is missing")
+            problems += node.error(f"'{word}' is missing").problems
+    if problems:
+        raise MapError(problems)
     make: Callable[..., T] = cls
     return make(node=node, **values)
+
+
+def _unknown_key(node: Node, word: Any, known: Mapping[str, Any]) -> Problem:
+    near = closest(str(word), known)
+    hole = node.value[word].value is None and len(node.value) == 1
+    hint = " (names with braces need quotes in YAML's flow style)" if hole else f" (keys: {', '.join(known)})"
+    return node.error(f"unknown key '{word}'" + (f" (did you mean '{near}'?)" if near else hint), word).problems[0]
 
 
 def kind_of(node: Node) -> str:
@@ -100,7 +102,16 @@ def listed(read: Callable[[Node], T]) -> Callable[[Node], tuple[T, ...]]:
     def inner(node: Node) -> tuple[T, ...]:
         if not isinstance(node.value, list):
             raise node.error(f"expected a list, found {kind_of(node)}")
-        return tuple(read(n) for n in node.value)
+        out: list[T] = []
+        problems: list[Problem] = []
+        for n in node.value:
+            try:
+                out.append(read(n))
+            except MapError as e:
+                problems += e.problems
+        if problems:
+            raise MapError(problems)
+        return tuple(out)
 
     return inner
 
@@ -112,6 +123,8 @@ def mapped(read: Callable[[Node], T]) -> Callable[[Node], dict[str, T]]:
         if not isinstance(node.value, dict):
             raise node.error(f"expected a mapping, found {kind_of(node)}")
         for k in node.value:
+            if isinstance(k, str) and keyword.iskeyword(k):
+                raise node.error(f"'{k}' is a word of expressions and cannot be a name", k)
             if not isinstance(k, str) or not k.isidentifier():
                 raise node.error(f"'{k}' is not a name (letters, digits and underscores; quote a text)", k)
         return {k: read(v) for k, v in node.value.items()}

@@ -1,7 +1,7 @@
 """A rule's chain of ops: what each source goes through, what all go through together, what each target comes out of.
 
-The same chain is inferred on symbolic shapes when a map is read, inferred again on numbers when a checkpoint is planned,
-and applied to arrays (eager ones, or byte ranges).
+The same chain is inferred on symbolic shapes when a map is read, inferred again on numbers when a checkpoint is
+planned, and applied to arrays (eager ones, or byte ranges).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Stage = tuple[Op, ...]  # one op for each value of the flow, or one op that join
 
 
 def joint(op: Op) -> bool:
-    """Say whether an op works on the whole flow at once: it joins the terms of a list, or parts one value into terms."""
+    """Say whether an op works on the whole flow at once: joins the terms of a list, or parts a value into terms."""
     return op.word in ("concat", "same", "split", "replicate") and getattr(op, "over", None) is None
 
 
@@ -66,7 +66,7 @@ def infer(chain: Chain, sources: Flow, fresh: Fresh) -> Inference:
         for op in ops:
             if joint(op):
                 raise OpError(
-                    f"{op.word} without `over` joins or parts a list: it stands in the rule's ops, not in a term's"
+                    f"{op.word} without `over` joins or parts a list: it stands in the rule's ops, not a term's"
                 )
             found = op.infer((value,), fresh)
             (value,) = found.flow
@@ -91,15 +91,17 @@ def infer(chain: Chain, sources: Flow, fresh: Fresh) -> Inference:
         flow = tuple(v for v, _ in moved)
         stages.insert(0, tuple(op for _, back in moved for op in back))
     if len(flow) != len(chain.tails):
-        raise OpError(
-            f"the ops give {len(flow)} {'value' if len(flow) == 1 else 'values'}, `to` has {len(chain.tails)}"
-        )
+        raise OpError(f"the ops give {len(flow)} {_values(flow)}, `to` has {len(chain.tails)}")
     ended = [through(ops, v) for ops, v in zip(chain.tails, flow)]
     if lost:
         back: Chain | str = f"{lost[0].word} loses information (`{lost[0]}`)"
     else:
         back = Chain(tuple(b for _, b in ended), tuple(stages), tuple(b for _, b in begun))
     return Inference(tuple(v for v, _ in ended), back, tuple(equations))
+
+
+def _values(flow: Flow) -> str:
+    return "value" if len(flow) == 1 else "values"
 
 
 def apply(chain: Chain, sources: tuple[Family[A], ...]) -> tuple[tuple[Family[A], ...], tuple[DataCheck[A], ...]]:

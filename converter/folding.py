@@ -73,7 +73,7 @@ def _follows(a: str, b: str) -> bool:
     """Whether b is the number after a, written in the same way (zero padded to one width, or not at all)."""
     if len(b) > 18 or int(b) != int(a) + 1:
         return False
-    return len(a) == len(b) or not (a.startswith("0") and len(a) > 1) and not b.startswith("0")
+    return len(a) == len(b) or (not (a.startswith("0") and len(a) > 1) and not b.startswith("0"))
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:

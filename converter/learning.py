@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from converter.dims import names
 from converter.errors import MismatchError, Problem
 from converter.expressions import parse
 from converter.facts import Facts, Settings
@@ -14,7 +15,8 @@ from converter.rules import Ruleset
 def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> Matcher:
     """Gather all that settings, names and shapes say of sizes; returns the matched names.
 
-    Raises MismatchError where names cannot be matched, or a count is out of proportion: then nothing else would make sense.
+    Raises MismatchError where names cannot be matched, or a count is out of proportion: then nothing else would make
+    sense.
     """
     facts.add_settings(settings)
     facts.settle()
@@ -33,6 +35,9 @@ def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> M
         _settle(observer, facts)
         problems += matcher.count_from_names()
         _settle(observer, facts)
+    for name in sorted({n for r in rules.rules for _, t in r.terms() for d in t.shape or () for n in names(d)}):
+        if name in facts.values and name not in facts.numbers:
+            facts.refuse_size(name)
     problems += matcher.check_counts(frozenset(settings.set))
     if problems:
         raise MismatchError(problems)

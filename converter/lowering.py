@@ -1,4 +1,6 @@
-"""From a plan and a layout to what the data plane runs: every output as blocks of its sources, every check as a comparison."""
+"""From a plan and a layout to what the data plane runs: every output as blocks of its sources, every check as a
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from converter.dims import Dim
 from converter.flow import apply
 from converter.ops.base import DataCheck, Family
 from converter.spec import Header, Shape
@@ -22,7 +23,7 @@ Strides = tuple[Shape | None, ...]  # of each source of a recipe; () where all a
 
 @dataclass(frozen=True)
 class Lowered:
-    """A recipe as blocks: one virtual tensor for each member of each output, and the checks. Slots count the sources."""
+    """A recipe as blocks: a virtual tensor for each member of each output, and the checks. Slots count sources."""
 
     outputs: tuple[tuple[Virtual, ...], ...]
     checks: tuple[DataCheck[Virtual], ...]
@@ -30,7 +31,7 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Label:
-    """What a comparison is about: the step, what is wrong when it fails, and the names of the tensors on either side."""
+    """What a comparison is about: the step, what is wrong when it fails, and the tensors on either side."""
 
     step: Step
     what: str
@@ -178,6 +179,3 @@ def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str, int]]:
         return []
     names = [n for group in step.sources for n in group]
     return [(names[slot], step.targets[k][m], k) for slot, k, m in lowering.feeds(step.recipe)]
-
-
-__all__ = ["Dim", "Label", "Lowering", "constant", "pairs"]

@@ -39,7 +39,7 @@ def find_map(name: str | Path) -> Path:
     maps = shipped_maps()
     if str(name) in maps:
         return maps[str(name)]
-    near = closest(str(name), maps)
+    near = closest(str(name), maps) or closest(Path(name).stem, maps)
     hint = f" (did you mean {near}?)" if near else f" (shipped maps: {', '.join(maps)})"
     if path.is_dir():
         raise UsageError(Problem("this is a folder, not a map", "usage", str(name)))
@@ -65,7 +65,8 @@ def _short(file: Path) -> str:
 def load_map(node: Node, values: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None) -> Ruleset:
     """Build the rules of a map, `from` -> `to`.
 
-    ``values`` turns the map's params (documents by name) into the values that ``{{ expressions }}`` see. Raises MapError.
+    ``values`` turns the map's params (documents by name) into the values that ``{{ expressions }}`` see. Raises
+    MapError.
     """
     check_version_first(node)
     if any(isinstance(n.value, str) and _BRACES.search(n.value) for n in node.walk()):
@@ -97,20 +98,22 @@ def _expand(node: Node, values: Mapping[str, Any], declared: set[str]) -> Any:
             f"'{clip(node.value)}' has a Jinja2 statement or comment; only {{{{ expressions }}}} are allowed"
         )
     env = _environment()
-    allowed = (
-        nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.List, nodes.Getitem, nodes.Add, nodes.Sub,
-        nodes.Mul, nodes.FloorDiv, nodes.Mod, nodes.Neg, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not,
-        nodes.CondExpr, nodes.Concat,
-    )  # fmt: skip
+    kinds = (
+        "Template Output TemplateData Name Const List Getitem Add Sub Mul FloorDiv Mod Neg Compare Operand And Or Not"
+    )
+    allowed = tuple(getattr(nodes, kind) for kind in (*kinds.split(), "CondExpr", "Concat"))
     try:
         tree = env.parse(node.value)
         for part in tree.find_all(nodes.Node):
             if not isinstance(part, allowed):
                 raise node.error(
-                    f"'{clip(node.value)}' has something ({type(part).__name__.lower()}) that is not allowed; only plain {{{{ expressions }}}} are allowed"
+                    f"'{clip(node.value)}' has something ({type(part).__name__.lower()}) that is not "
+                    f"allowed; only plain {{{{ expressions }}}} are allowed"
                 )
         for part in tree.find_all(nodes.Name):
-            if part.name in declared and part.name not in values:
+            if part.name not in declared:
+                raise jinja2.UndefinedError(f"'{part.name}' is undefined")
+            if part.name not in values:
                 raise MapError(
                     Problem(
                         f"'{{{{ {part.name} }}}}' has no value here: --set {part.name}=...", "map", None, node.origin

@@ -24,7 +24,9 @@ Key = tuple[Label, ...]
 
 @dataclass
 class Table:
-    """The names that have the form of one term: index values (free, then bound, in the term's order) -> spelling -> name."""
+    """The names that have the form of one term: index values (free, then bound, in the term's order) -> spelling ->
+    name.
+    """
 
     term: Term
     order: tuple[str, ...]
@@ -91,7 +93,7 @@ class Matcher:
         except TemplateError as e:
             raise MapError(Problem(str(e), "map", None, origin)) from None
         if odd is not None:
-            raise MapError(Problem(f"'{template}': {odd}", "map", None, origin))
+            raise MismatchError(Problem(f"'{template}': {odd}", "numbering", None, origin))
         return form
 
     def unknown(self, name: str, why: str, origin: Origin | None) -> MismatchError:
@@ -178,7 +180,9 @@ class Matcher:
     # What names and shapes say about sizes.
 
     def count_from_names(self) -> list[Problem]:
-        """Add the counts that only names can tell: one more than the highest index; returns what is out of proportion."""
+        """Add the counts that only names can tell: one more than the highest index; returns what is out of
+        proportion.
+        """
         highest: dict[str, tuple[int, str]] = {}
         ignored = set(self._dropped) | set(self.named_drops())
         by_size: dict[str, list[str]] = {}
@@ -200,7 +204,10 @@ class Matcher:
         for size, (value, name) in highest.items():
             if value + 1 > len(self.inputs.entries) + SLACK:
                 where = f"{len(self.inputs.entries)} {'tensor' if len(self.inputs.entries) == 1 else 'tensors'}"
-                text = f"counts up to {value}, out of all proportion to an input of {where} (if it is meant: --set {size}={value + 1})"
+                text = (
+                    f"counts up to {value}, out of all proportion to an input of {where} (if it is "
+                    f"meant: --set {size}={value + 1})"
+                )
                 problems.append(Problem(text, "size", name))
             else:
                 self.facts.know(size, value + 1, f"counted from names, up to {name}")
@@ -215,13 +222,16 @@ class Matcher:
             count = self.count_of(name, {})
             if count is not None and count > len(self.inputs.entries) + SLACK:
                 why = self.facts.reason([index.size.dim()])
-                text = f"index '{name}' runs over {count} values, out of all proportion to the input's {len(self.inputs.entries)}"
+                few = len(self.inputs.entries)
+                text = f"index '{name}' runs over {count} values, out of all proportion to the input's {few}"
                 text += f" ({why})" if why else ""
                 problems.append(Problem(text, "size", None, self.rules.index_origins[name]))
         return problems
 
     def holds(self, rule: Rule, values: Mapping[str, Label]) -> bool | None:
-        """Decide the `when` of a rule for some index values; None where a name is not known yet. Raises MismatchError."""
+        """Decide the `when` of a rule for some index values; None where a name is not known yet. Raises
+        MismatchError.
+        """
         for c in rule.conditions:
             if c.expr is None:
                 continue

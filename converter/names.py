@@ -1,7 +1,7 @@
 """Tensor names as templates: parse, render, match, decode index arithmetic, and turn regex renames around.
 
-A template is literal text with holes: ``h.{layer}.ln_{k}.weight``, ``in.{3*b+j+1}.w``, ``layer_{i:02}``, ``{w:_}``. A hole holds
-a polynomial of sizes that is linear in indices. Nothing in a template is a pattern: dots are dots.
+A template is literal text with holes: ``h.{layer}.ln_{k}.weight``, ``in.{3*b+j+1}.w``, ``layer_{i:02}``, ``{w:_}``. A
+hole holds a polynomial of sizes that is linear in indices. Nothing in a template is a pattern: dots are dots.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ Renderer = Callable[[Mapping[str, Label]], str]
 
 
 def renderer(template: Template, indices: Mapping[str, Index], side: int, sizes: Mapping[str, int]) -> Renderer:
-    """Make the function that writes a template's names for a side of the map from index values (ints, or keys of labels).
+    """Make the function that writes a template's names for a side of the map from index values (ints, or keys of
+    labels).
 
     It raises as :meth:`Template.render`; the usual template, whose holes are plain indices, is written at the speed of
     string formatting.
@@ -151,7 +152,9 @@ def _parse_hole(inside: str, text: str) -> Hole:
 
 @dataclass(frozen=True)
 class Index:
-    """An index of the map: a count (``size``), or enumerated labels (``keys`` in `from` names, ``images`` in `to` names)."""
+    """An index of the map: a count (``size``), or enumerated labels (``keys`` in `from` names, ``images`` in `to`
+    names).
+    """
 
     name: str
     size: Expr | None = None

@@ -12,6 +12,7 @@ from converter.document import MapDoc
 from converter.errors import ConvertError, MapError, Origin, Problem
 from converter.expressions import ExpressionError, parse
 from converter.folding import closest
+from converter.forms import Form, ambiguity
 from converter.names import Hole, Index, Template, TemplateError, parse_template
 from converter.ops import OpError
 from converter.ruledoc import GroupDoc, NameDoc, RuleDoc
@@ -58,6 +59,11 @@ class Naming:
                     self._check_touching(s.template, a, b, name.origin)
         return tuple(out)
 
+    def _constant(self, name: str) -> bool:
+        """Whether an index runs over values that the map alone states."""
+        index = self.indices.get(name)
+        return index is not None and (index.size is None or index.size.text.isdigit())
+
     def _labels(self, hole: Hole) -> list[tuple[str, ...]]:
         """What an enumerated hole can write, on either side; empty for a number."""
         index = self.indices.get(hole.single or "")
@@ -88,6 +94,11 @@ class Naming:
             if index is not None and any(not isinstance(v, int) for v in (*index.keys, *index.images)):
                 text = f"'{{{hole.text}}}' computes with '{name}', whose labels are not all whole numbers"
                 raise MapError(Problem(text, "map", None, origin))
+        if hole.single is None and all(self._constant(name) for name in names(hole.dim)):
+            counts = {n: int(i.size.text) for n, i in self.indices.items() if i.size is not None and self._constant(n)}
+            form = Form(Template(hole.text, (hole,)), self.indices, 0, {}, dict(counts))
+            if ambiguity(form) is not None:
+                raise MapError(Problem(f"{ambiguity(form)}", "map", None, origin))
         for shown in self._labels(hole) if hole.underscore else ():
             twice = next((t for t in shown if shown.count(t) > 1), None)
             if twice is not None:

@@ -31,7 +31,8 @@ class Observer:
             if rule.number in self._settled and not rule.local and ~rule.number not in self._settled:
                 self._settled.add(~rule.number)
                 self.facts.equations += [
-                    Equation(a, b, rule.source[0].name.text if rule.source else "") for a, b in rule.equations
+                    Equation(a, b, rule.target[0].name.text if rule.target else "", 1, rule.origin)
+                    for a, b in rule.equations
                 ]
 
     def _relevant(self, rule: Rule, table: Table) -> Iterator[tuple[Key, str, bool | None]]:
@@ -46,7 +47,7 @@ class Observer:
         ]
         for key, found in table.names.items():
             name = self.matcher.spelled(table, found)
-            if name is None or name in self.matcher.pattern_drops or any([int(key[c]) >= n for c, n in limits]):
+            if name is None or name in self.matcher.pattern_drops or any(int(key[c]) >= n for c, n in limits):
                 continue
             short = tuple([key[c] for c in columns])
             if short not in cache:
@@ -98,13 +99,16 @@ class Observer:
                 entry = self.inputs.entry(name)
                 self._equate(rule.source[k], entry.shape, entry.name, 1, suffix)
             self.facts.equations += [
-                Equation(localise(a, suffix), localise(b, suffix), found[0][1]) for a, b in rule.equations
+                Equation(localise(a, suffix), localise(b, suffix), found[0][1], 1, rule.origin)
+                for a, b in rule.equations
             ]
         return True
 
 
 def signature(rule: Rule, shapes: list[tuple[int, tuple[int, ...]]]) -> str:
-    """Name what local sizes of an instance depend on: its rule and the shapes of its inputs. Instances that agree share them."""
+    """Name what local sizes of an instance depend on: its rule and the shapes of its inputs. Instances that agree
+    share them.
+    """
     distinct = sorted(set(shapes))
     return f"@{rule.number}:{distinct}"
 

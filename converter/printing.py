@@ -52,7 +52,7 @@ def _rows(steps: list[Step]) -> list[tuple[str, str, str, str]]:
     assert first.recipe is not None
     left = [f"{n} {_kind(o)}" for k, o in enumerate(first.recipe.inputs) for n in _fold(s.sources[k] for s in steps)]
     right = [f"{n} {_kind(o)}" for k, o in enumerate(first.recipe.outputs) for n in _fold(s.targets[k] for s in steps)]
-    ops = ", ".join(str(op) for op in first.recipe.chain.ops())
+    ops = ", ".join(str(op) for op in first.recipe.chain.ops()) + ("" if first.recipe.chain.exact else "  (inexact)")
     rows = []
     for k in range(max(len(left), len(right))):
         a, b = (column[k] if k < len(column) else "" for column in (left, right))

@@ -1,7 +1,7 @@
 """`--verify`: the output is read back, turned around, and compared with the input.
 
-Where the way back gives every bit, what comes back is compared with the input's bytes. Where it does not (a cast, arithmetic, a one-way
-op), the output is compared with what the input gives once more.
+Where the way back gives every bit, what comes back is compared with the input's bytes. Where it does not (a cast,
+arithmetic, a one-way op), the output is compared with what the input gives once more.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
+from converter.casting import widens
 from converter.dims import Dim
 from converter.errors import Problem
 from converter.execute import execute
@@ -22,7 +24,7 @@ from converter.spec import TensorSpec
 from converter.steps import Plan, Recipe, Step
 from converter.transfer import End, Ends
 from converter.values import Compare, FileSource, Source
-from converter.virtual import CONSTANT, Virtual
+from converter.virtual import Virtual
 
 Fd = Callable[[int], int]
 
@@ -45,35 +47,30 @@ class _Proof:
             for n in names
         )
 
-    @property
+    @cached_property
     def specs(self) -> dict[str, TensorSpec]:
         return {s.name: s for s in self.plan.outputs}
 
     def compares(self) -> list[Compare]:
+        """Every comparison; a label is the way (`back` or `again`) and the name of the tensor."""
         out: list[Compare] = []
-        places = {n: f for n, f in zip(self.specs, self.written(tuple(self.specs)))}
+        places = dict(zip(self.specs, self.written(tuple(self.specs))))
         backs: dict[int, Chain | None] = {}
         for step in self.plan.steps:
             if step.kind == "fill" and step.constant is not None:
                 value, pattern = constant(step.constant, 1)
+                whole = Virtual.source(0, step.constant.shape)
                 for name in step.target_names():
-                    out.append(
-                        Compare(
-                            name,
-                            step.constant.dtype,
-                            Virtual.source(0, step.constant.shape),
-                            value,
-                            (places[name], *pattern),
-                        )
-                    )
+                    sources = (places[name], *pattern)
+                    out.append(Compare(("again", name), step.constant.dtype, whole, value, sources))
             elif step.kind == "move" and step.recipe is not None:
-                key = id(step.recipe)
-                if key not in backs:
-                    backs[key] = way_back(step.recipe)
-                back = backs[key]
+                if id(step.recipe) not in backs:
+                    backs[id(step.recipe)] = way_back(step.recipe)
+                back = backs[id(step.recipe)]
+                again = back is None or len(set(step.source_names())) < len(list(step.source_names()))
                 out += (
                     self._again(step, step.recipe, places)
-                    if back is None
+                    if again or back is None
                     else self._back(step, step.recipe, back, places)
                 )
         return out
@@ -92,7 +89,7 @@ class _Proof:
         inputs = [n for group in step.sources for n in group]
         values = [v for family, operand in zip(made, recipe.inputs) for v in _reordered(family, operand.bound)]
         for name, value, entry in zip(inputs, values, self.lowering.sources(step.sources)):
-            out.append(Compare(name, entry.dtype, value, entry.virtual(slot), (*sources, entry)))
+            out.append(Compare(("back", name), entry.dtype, value, entry.virtual(slot), (*sources, entry)))
         return out
 
     def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
@@ -100,15 +97,8 @@ class _Proof:
         out = []
         for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe, sources).outputs):
             for name, value in zip(group, values):
-                out.append(
-                    Compare(
-                        name,
-                        operand.dtype,
-                        value,
-                        Virtual.source(len(sources), operand.shape),
-                        (*sources, places[name]),
-                    )
-                )
+                whole = Virtual.source(len(sources), operand.shape)
+                out.append(Compare(("again", name), operand.dtype, value, whole, (*sources, places[name])))
         return out
 
 
@@ -129,9 +119,8 @@ def _reordered(family: Family[Virtual], bound: tuple[tuple[str, int], ...]) -> l
 
 def way_back(recipe: Recipe) -> Chain | None:
     """The chain that turns a recipe's outputs into its inputs bit for bit, None where there is none."""
-    if not recipe.chain.exact or {o.dtype for o in recipe.outputs} != {o.dtype for o in recipe.inputs}:
-        return None
-    if len({o.dtype for o in recipe.outputs}) > 1:
+    kinds = {(a.dtype, b.dtype) for a in recipe.inputs for b in recipe.outputs}
+    if not recipe.chain.exact or any(a != b and not widens(a, b) for a, b in kinds):
         return None
 
     def unknown(name: str) -> Dim:
@@ -144,10 +133,30 @@ def way_back(recipe: Recipe) -> Chain | None:
     return back if isinstance(back, Chain) else None
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What a proof found: problems, and how many tensors were compared in which way.
+
+    ``turned``: input tensors that the output gives back bit for bit; ``again``: output tensors that were computed once
+    more from the input, since their way back rounds or loses something.
+    """
+
+    problems: tuple[Problem, ...]
+    turned: int
+    again: int
+
+    def __str__(self) -> str:
+        out = [f"{self.turned} input tensors came back from it bit for bit"] if self.turned or not self.again else []
+        out += [f"{self.again} output tensors were computed again and compared"] if self.again else []
+        return f"the output was read back: {' and '.join(out)}".replace(" 1 input tensors", " 1 input tensor").replace(
+            " 1 output tensors were", " 1 output tensor was"
+        )
+
+
 def prove(
     plan: Plan, lowering: Lowering, layout: Layout, read_fd: Ends, write_fd: Fd, jobs: int, memory: int
-) -> list[Problem]:
-    """Read the output back and compare; returns what differs. ``memory`` is bytes, ``jobs`` threads."""
+) -> Verdict:
+    """Read the output back and compare; ``memory`` is bytes, ``jobs`` threads."""
     problems = [
         Problem("the header that was read back is not the one that was written", "proof", file.name)
         for k, file in enumerate(layout.files)
@@ -158,13 +167,18 @@ def prove(
     def fd(i: int) -> End:
         return read_fd(i) if i < proof.inputs else write_fd(i - proof.inputs)
 
-    outcome = execute((), proof.compares(), fd, fd, jobs=jobs, memory=memory, allow_overflow=True)
+    compares = proof.compares()
+    outcome = execute((), compares, fd, fd, jobs=jobs, memory=memory, allow_overflow=True)
     for d in outcome.differences:
+        assert isinstance(d.label, tuple)
         text = (
             f"the output, read back, differs from the input ({d.count} of {d.total} elements, first at {list(d.index)})"
         )
-        problems.append(Problem(text, "proof", str(d.label)))
-    return problems
+        problems.append(Problem(text, "proof", str(d.label[1])))
+    turned = sum(1 for c in compares if _way(c) == "back")
+    return Verdict(tuple(problems), turned, len(compares) - turned)
 
 
-__all__ = ["CONSTANT", "prove", "way_back"]
+def _way(compare: Compare) -> str:
+    assert isinstance(compare.label, tuple)
+    return str(compare.label[0])

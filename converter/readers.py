@@ -84,6 +84,10 @@ def _shape(dims: Sequence[Any]) -> Shape:
     for d in dims:
         if isinstance(d, bool) or not isinstance(d, int | str):
             raise ExpressionError(f"{d!r} is no dim (an integer or an expression of sizes)")
+        if d in ("true", "false"):
+            raise ExpressionError(f"'{d}' is no dim")
+        if isinstance(d, str) and set(d) <= set("+*"):
+            raise ExpressionError(f"'{d}' stands by itself: dims are separated by spaces, so write q+2, not q + 2")
         dim = d if isinstance(d, int) else parse(d).dim()
         if isinstance(dim, int) and dim < 0:
             raise ExpressionError(f"a dim of {dim}")

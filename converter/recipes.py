@@ -8,21 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from converter.casting import CastError, Stated, constant_problem, decide, state
+from converter.casting import CastError, Stated, decide, state
 from converter.dims import Dim, Poly, names, render_shape, substitute
 from converter.errors import Problem
 from converter.expand import Instance
-from converter.expressions import ExpressionError, UnknownName
 from converter.facts import Facts, Settings
 from converter.flow import Chain, infer, origins
 from converter.inputs import Inputs
 from converter.matching import Matcher
-from converter.observing import localise, signature
+from converter.observing import signature
 from converter.ops.arithmetic import Elementwise
 from converter.ops.base import OpError, Value
-from converter.rules import Rule, Ruleset, Term
+from converter.rules import Rule, Ruleset
+from converter.shaping import Shaping, unknown_sizes
 from converter.spec import DTYPES, TensorEntry
-from converter.steps import Constant, Operand, Recipe, Step
+from converter.steps import Operand, Recipe, Step
 
 PLAIN = Chain(((),), (), ((),))
 
@@ -35,10 +35,16 @@ class Recipes:
     matcher: Matcher
     settings: Settings
     problems: list[Problem] = field(default_factory=list)
-    mismatches: list[tuple[str, Any, str]] = field(default_factory=list)
     _cache: dict[Any, Recipe | tuple[Problem, ...]] = field(default_factory=dict)
-    _shapes: dict[Any, str | None] = field(default_factory=dict)
     _simple: dict[Any, Recipe | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.shaping = Shaping(self.matcher.facts, self.problems)
+
+    @property
+    def mismatches(self) -> list[tuple[str, Any, str]]:
+        """Tensors of a wrong shape: name, line of the map, what is wrong."""
+        return self.shaping.mismatches
 
     @property
     def facts(self) -> Facts:
@@ -63,14 +69,14 @@ class Recipes:
     def _fits_alone(self, instance: Instance, entry: TensorEntry) -> bool:
         """Whether nothing is wrong with the shape, so that its recipe serves every instance of that shape."""
         suffix = signature(instance.rule, [(0, entry.shape)]) if instance.rule.local else ""
-        return self._shape_problem(instance.rule.source[0], entry, suffix) is None
+        return self.shaping.problem(instance.rule.source[0], entry, suffix) is None
 
     def _any(self, instance: Instance) -> Recipe | None:
         entries = [[self.inputs.entry(n) for n in group] for group in instance.sources]
         shapes = [(k, e.shape) for k, group in enumerate(entries) for e in group]
         rule = instance.rule
         suffix = signature(rule, shapes) if rule.local else ""
-        if not self._shapes_fit(rule, entries, suffix) or not self._members_agree(rule, entries):
+        if not self.shaping.fit(rule, entries, suffix) or not self.shaping.agree(rule, entries):
             return None
         key = (
             rule.number,
@@ -87,75 +93,6 @@ class Recipes:
                 self.problems.append(Problem(p.message.removeprefix(f"{subject} "), p.kind, subject, rule.origin))
             return None
         return found
-
-    # Shapes.
-
-    def _shapes_fit(self, rule: Rule, entries: list[list[TensorEntry]], suffix: str) -> bool:
-        fits = True
-        for k, (term, group) in enumerate(zip(rule.source, entries)):
-            for e in group:
-                key = (rule.number, k, e.shape, suffix)
-                if key not in self._shapes:
-                    self._shapes[key] = self._shape_problem(term, e, suffix)
-                text = self._shapes[key]
-                if text is not None:
-                    fits = False
-                    self.mismatches.append((e.name, rule.origin, text))
-        return fits
-
-    def _shape_problem(self, term: Term, entry: TensorEntry, suffix: str) -> str | None:
-        if term.shape is None:
-            return None
-        known = self.facts.numbers
-        expected = tuple(substitute(localise(d, suffix), known) for d in term.shape)
-        wrong = len(expected) != len(entry.shape) or any(
-            (isinstance(want, int) and want != have) or (isinstance(want, Poly) and not self._possible(want, have))
-            for want, have in zip(expected, entry.shape)
-        )
-        if not wrong:
-            return None
-        shown = tuple(_without_suffix(d) for d in term.shape)
-        reason = self.facts.reason([localise(d, suffix) for d in term.shape])
-        return f"shape is {list(entry.shape)}, expected {render_shape(shown)}" + (f" with {reason}" if reason else "")
-
-    def _possible(self, want: Poly, have: int) -> bool:
-        """Whether some sizes >= 0 could make an open dim what it is; only one open name is looked at."""
-        from converter.dims import solve
-
-        open_names = names(want)
-        if len(open_names) != 1:
-            return True
-        (name,) = open_names
-        return (
-            solve(want, have, name) is not None
-            or solve(want * -1, -have, name) is not None
-            or have == substitute(want, {name: 0})
-        )
-
-    def _members_agree(self, rule: Rule, entries: list[list[TensorEntry]]) -> bool:
-        for group in entries:
-            first = group[0]
-            for e in group[1:]:
-                if e.shape != first.shape:
-                    self.mismatches.append(
-                        (
-                            e.name,
-                            rule.origin,
-                            f"shape is {list(e.shape)}, {first.name} has {list(first.shape)}; what one op joins has one shape",
-                        )
-                    )
-                    return False
-                if e.dtype != first.dtype:
-                    self.problems.append(
-                        Problem(
-                            f"is {e.dtype} and {first.name} is {first.dtype}: different dtypes do not join",
-                            "dtype",
-                            e.name,
-                            rule.origin,
-                        )
-                    )
-                    return False
-        return True
 
     # Recipes.
 
@@ -187,20 +124,8 @@ class Recipes:
             n for op in chain.ops() for n in op.sizes() if n.isidentifier() and not n.startswith("_")
         }
         if open_names:
-            return (Problem(self._unknown(open_names), "size"),)
+            return (Problem(unknown_sizes(open_names), "size"),)
         return self._with_dtypes(rule, chain, entries, found.targets, counts, known)
-
-    def _unknown(self, open_names: set[str], what: str = "the ops of this rule need") -> str:
-        shown = sorted(n for n in open_names if not n.startswith("_") and n.isidentifier())
-        local = sorted({n.split("~")[0].lstrip("_") for n in open_names if n.startswith("_")} - {"part", "size"})
-        if not shown and local:
-            are = "is" if len(local) == 1 else "are"
-            return f"{', '.join(local)} of the pattern {are} not known: name {'it' if are == 'is' else 'them'} in `shape` or `params`"
-        if not shown:
-            return "the sizes of the parts are not known: give the rule a `shape`"
-        sets = " or ".join(f"--set {n}=..." for n in shown)
-        one = len(shown) == 1
-        return f"{', '.join(shown)} {'is' if one else 'are'} not known, and {what} {'it' if one else 'them'}: {sets}"
 
     def _with_dtypes(
         self,
@@ -284,7 +209,9 @@ class Recipes:
         return tuple(tuple(self.inputs.entry(n).name for n in group) for group in groups)
 
     def ordered_targets(self, instance: Instance, recipe: Recipe) -> tuple[tuple[str, ...], ...]:
-        """Target names in the order in which the chain gives the members (its bound indices may come in another order)."""
+        """Target names in the order in which the chain gives the members (its bound indices may come in another
+        order).
+        """
         out = []
         for term, operand, group in zip(instance.rule.target, recipe.outputs, instance.targets):
             order = [i for i, _ in operand.bound]
@@ -299,48 +226,9 @@ class Recipes:
             out.append(tuple(group[r] for r in rows))
         return tuple(out)
 
-    def constant(self, instance: Instance, term: Term, dtype: str) -> Constant | None:
-        """The constant of a fill in some dtype; None where a size or value is not known, which is then a problem."""
-        rule = instance.rule
-        assert rule.fill is not None
-        name = (instance.targets or instance.sources)[0][0]
-        known = self.local_numbers(instance, "")
-        shape = tuple(substitute(d, known) for d in term.shape or ())
-        open_names = {n for d in shape for n in names(d)}
-        if open_names:
-            self.problems.append(
-                Problem(self._unknown(open_names, "the shape of this rule needs"), "size", name, rule.origin)
-            )
-            return None
-        try:
-            expr = rule.fill.value
-            value = (
-                float(rule.fill.what == "ones")
-                if expr is None
-                else float(expr.evaluate({**self.facts.values, **instance.values}))
-            )
-            value = rule.fill.number or value
-        except UnknownName as e:
-            self.problems.append(Problem(f"fill: {e}: --set {e.name}=...", "size", name, rule.origin))
-            return None
-        except (ExpressionError, TypeError, ValueError) as e:
-            self.problems.append(Problem(f"fill: {e}", "map", name, rule.origin))
-            return None
-        last = float(shape[-1]) - 1 if rule.fill.what == "arange" and isinstance(shape[-1], int) else value
-        wrong = constant_problem(rule.fill.what, last, dtype)
-        if wrong is not None:
-            self.problems.append(Problem(f"fill: {wrong}", "dtype", name, rule.origin))
-            return None
-        return Constant(rule.fill.what, value, dtype, tuple(d for d in shape if isinstance(d, int)))
-
 
 def _product(sizes: list[int]) -> int:
     out = 1
     for s in sizes:
         out *= s
     return out
-
-
-def _without_suffix(dim: Any) -> Any:
-    local = [n for n in names(dim) if n.startswith("_")]
-    return substitute(dim, {n: Poly.of(n.split("~")[0]) for n in local}) if local else dim

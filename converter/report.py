@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from converter.errors import ConvertError, MismatchError, Problem
+from converter.errors import MismatchError, Problem
 from converter.folding import fold, natural_key, visible
 from converter.lowering import Lowering, pairs
 from converter.steps import Plan
@@ -46,7 +46,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class TiedName:
-    """A name that is another tensor; ``alias`` is (name, of) in the output, None where a copy or nothing was written."""
+    """A name that is another tensor; ``alias`` is (name, of) in the output, None where a copy or nothing is written."""
 
     name: str
     of: str
@@ -55,7 +55,9 @@ class TiedName:
 
 @dataclass(frozen=True)
 class Report:
-    """The fate of every name on both sides. Names are those of the files; ``problems`` are the lines that the user saw."""
+    """The fate of every name on both sides. Names are those of the files; ``problems`` are the lines that the user
+    saw.
+    """
 
     map: str
     direction: str
@@ -76,7 +78,7 @@ class Report:
     problems: tuple[Problem, ...] = ()
     bytes_written: int = 0
     seconds: float = 0.0
-    verified: bool = field(default=False)
+    verified: str = ""  # what `--verify` proved, empty without it
 
     def to_json(self) -> str:
         """Write the report as JSON."""
@@ -85,7 +87,9 @@ class Report:
         return json.dumps(doc, ensure_ascii=False, indent=1)
 
     def summary(self) -> str:
-        """One sentence with all the counts; converted counts input tensors, and where nothing was written those that fit."""
+        """One sentence with all the counts; converted counts input tensors, and where nothing was written those that
+        fit.
+        """
         converted = len({x.source for x in self.loaded})
         counts = [
             (converted, "tensors fit" if self.problems else f"tensors {self.verb()}"),
@@ -159,36 +163,11 @@ def make_report(
     casts: Mapping[str, Any] | None = None,
     bytes_written: int = 0,
     seconds: float = 0.0,
-    verified: bool = False,
+    verified: str = "",
 ) -> Report:
     """Put together what a plan decided and what a run found; ``casts`` are the counts of casts by destination."""
-    lowering, loaded, cast = Lowering(plan.header), [], []
-    dtypes = {s.name: s.dtype for s in plan.outputs}
     fates = plan.fates
-    ops_of: dict[int, tuple[Any, ...]] = {}
-    for step in plan.steps:
-        if step.recipe is None or step.kind != "move":
-            continue
-        if id(step.recipe) not in ops_of:
-            ops_of[id(step.recipe)] = tuple(op.yaml() for op in step.recipe.chain.ops())
-        ops = ops_of[id(step.recipe)]
-        for source, target, k in pairs(lowering, step):
-            made = step.recipe.outputs[k]
-            dtype = dtypes.get(target, made.dtype)
-            loaded.append(Loaded(source, target, ops, dtype, made.shape))
-            was = plan.header.tensors[source].dtype
-            if was != dtype:
-                counts = (casts or {}).get(target)
-                cast.append(
-                    Cast(
-                        target,
-                        source,
-                        was,
-                        dtype,
-                        counts.overflow if counts else 0,
-                        counts.underflow if counts else 0,
-                    )
-                )
+    loaded, cast = _flows(plan, casts or {})
     return Report(
         map=plan.map_name,
         direction=" -> ".join(plan.sides),
@@ -213,4 +192,23 @@ def make_report(
     )
 
 
-__all__ = ["ConvertError", "Report", "make_report", "size"]
+def _flows(plan: Plan, casts: Mapping[str, Any]) -> tuple[list[Loaded], list[Cast]]:
+    """List every pair of a source and a destination, and the casts among them."""
+    lowering, dtypes = Lowering(plan.header), {s.name: s.dtype for s in plan.outputs}
+    loaded: list[Loaded] = []
+    cast: list[Cast] = []
+    ops_of: dict[int, tuple[Any, ...]] = {}
+    for step in plan.steps:
+        if step.recipe is None or step.kind != "move":
+            continue
+        key = id(step.recipe)
+        if key not in ops_of:
+            ops_of[key] = tuple(op.yaml() for op in step.recipe.chain.ops())
+        for source, target, k in pairs(lowering, step):
+            shape, dtype = step.recipe.outputs[k].shape, dtypes[target]
+            loaded.append(Loaded(source, target, ops_of[key], dtype, shape))
+            was = plan.header.tensors[source].dtype
+            if was != dtype:
+                lost = (casts[target].overflow, casts[target].underflow) if target in casts else (0, 0)
+                cast.append(Cast(target, source, was, dtype, *lost))
+    return loaded, cast

@@ -33,7 +33,9 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Term:
-    """One name of a rule: spellings (the first is written), symbolic shape (None: not stated), dtype of its side, bound indices."""
+    """One name of a rule: spellings (the first is written), symbolic shape (None: not stated), dtype of its side,
+    bound indices.
+    """
 
     spellings: tuple[Spelling, ...]
     shape: Shape | None
@@ -68,7 +70,9 @@ class Condition:
 
 @dataclass(frozen=True)
 class Tie:
-    """`tied`: the name (of side ``side`` of the document) that this tensor equals; ``stores`` what each side keeps (`copy`, `omit`, None)."""
+    """`tied`: the name (of side ``side`` of the document) that this tensor equals; ``stores`` what each side keeps
+    (`copy`, `omit`, None).
+    """
 
     name: Template
     side: int
@@ -78,7 +82,9 @@ class Tie:
 
 @dataclass(frozen=True)
 class Fill:
-    """`fill`: a constant by name (zeros, ones, causal_mask, arange) or expression, its dtype, or the name whose dtype it takes."""
+    """`fill`: a constant by name (zeros, ones, causal_mask, arange) or expression, its dtype, or the name whose dtype
+    it takes.
+    """
 
     what: str
     value: Expr | None
@@ -159,7 +165,10 @@ class RegexRule:
     def inverse(self) -> RegexRule:
         """Swap the directions; raises MapError for a rename that leads one way only."""
         if isinstance(self.back, str):
-            reason = f"this rename has no inverse: {self.back}; give it one with `reverse: {{match, to}}`, or convert without --reverse"
+            reason = (
+                f"this rename has no inverse: {self.back}; give it one with `reverse: {{match, "
+                f"to}}`, or convert without --reverse"
+            )
             raise MapError(Problem(reason, "one-way", None, self.origin))
         return replace(self, forward=self.back, back=self.forward, dtypes=(self.dtypes[1], self.dtypes[0]))
 

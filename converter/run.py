@@ -8,22 +8,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from converter import proof
 from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
 from converter.formats import Output, check_target, layout, open_checkpoint
+from converter.formats.base import Input
 from converter.formats.text import many_objects
 from converter.lowering import Label, Lowering
 from converter.mapfile import load_map, read_map
 from converter.planning import make_plan
 from converter.report import Report, make_report
 from converter.rules import Ruleset
-from converter.spec import Header, parse_dtype
+from converter.spec import parse_dtype
 from converter.steps import Plan as Steps
-from converter.transfer import End
 from converter.verify import verify
 
 Progress = Callable[[int], None]
@@ -35,7 +35,8 @@ MEMORY = 256 << 20
 class Plan(Steps):
     """What a conversion will do, decided from headers alone; see :class:`converter.steps.Plan` for its fields.
 
-    ``str(plan)`` is the plan as text, folded by layer; ``to_json()`` and ``pickle`` keep it; ``part(names)`` divides it.
+    ``str(plan)`` is the plan as text, folded by layer; ``to_json()`` and ``pickle`` keep it; ``part(names)`` divides
+    it.
     """
 
     input: str = ""
@@ -60,8 +61,9 @@ class Plan(Steps):
         """Run the plan; the output appears whole, or not at all.
 
         ``max_shard_size`` and ``memory`` are bytes, ``progress`` is called with bytes just written. Raises
-        MismatchError (the data does not hold what the plan relies on; carries the report), UsageError (the output exists, or is
-        the input) and FormatError (reading or writing failed, or the input changed since it was planned).
+        MismatchError (the data does not hold what the plan relies on; carries the report), UsageError (the output
+        exists, or is the input) and FormatError (reading or writing failed, or the input changed since it was
+        planned).
         """
         with open_checkpoint(self.input, self.root) as checkpoint:
             if checkpoint.header.files != self.header.files:
@@ -105,8 +107,8 @@ def plan(
 
     The options are those of the command line: ``set`` (names to values), ``config`` (a path or a mapping; by default
     config.json beside the input), ``dtype`` (``bfloat16``), ``untie``, ``tied`` (``omit``, ``copy``), ``unmatched``
-    (``error``, ``drop``, ``keep``), ``allow_overflow``, ``root`` (which state dict of a wrapped pickle). Raises MismatchError with every problem that headers show and the
-    report, MapError, UsageError and FormatError.
+    (``error``, ``drop``, ``keep``), ``allow_overflow``, ``root`` (which state dict of a wrapped pickle). Raises
+    MismatchError with every problem that headers show and the report, MapError, UsageError and FormatError.
     """
     settings = make_settings(input, set, config, dtype, untie, tied, unmatched, allow_overflow)
     with open_checkpoint(input, root) as checkpoint:
@@ -128,7 +130,9 @@ def convert(
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
-    """Convert a checkpoint by a map; takes the options of :func:`plan` and of :meth:`Plan.write`, raises what they raise."""
+    """Convert a checkpoint by a map; takes the options of :func:`plan` and of :meth:`Plan.write`, raises what they
+    raise.
+    """
     return plan(input, map, **options).write(
         output, max_shard_size=max_shard_size, force=force, verify=verify, jobs=jobs, memory=memory, progress=progress
     )
@@ -201,54 +205,35 @@ def raise_problems(plan: Plan) -> None:
         raise error(problems, make_report(plan, problems))
 
 
-class Input(Protocol):
-    """What tensors are read from: an open checkpoint, or a live model."""
-
-    @property
-    def header(self) -> Header:
-        """Everything but the data."""
-
-    @property
-    def path(self) -> str:
-        """The path as the user gave it."""
-
-    @property
-    def root(self) -> str | None:
-        """Which state dict of a wrapped pickle."""
-
-    def fd(self, i: int) -> End:
-        """Give the descriptor of file ``i`` of the header, or what stands for it."""
-
-    def name(self, i: int) -> str:
-        """Name it in messages."""
-
-    def check_unchanged(self) -> None:
-        """Raise FormatError if it is not what it was when it was planned."""
-
-
 def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Report:
-    """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be anything."""
+    """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be
+    anything.
+    """
     begun = time.monotonic()
     raise_problems(plan)
     files = [f.path for f in plan.header.files]
     made = layout(plan.outputs, plan.metadata, job.max_shard_size)
     jobs = job.jobs or min(4, os.cpu_count() or 1)
     lowering = Lowering(plan.header)
+    read = sum(e.stop - e.start for e in plan.header.tensors.values())
+    memory = min(job.memory, MEMORY + 8 * (read + made.total_size))  # more than this no run could use
     with Output(job.output, made, job.force, files) as output:
         produces = lowering.produces(plan, made.place)
         compares = lowering.compares(plan) if checks else []
         outcome = execute(
-            produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=job.memory, allow_overflow=True,
+            produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=memory, allow_overflow=True,
             progress=job.progress, name=checkpoint.name,
         )  # fmt: skip
         problems = data_problems(plan, outcome)
         checkpoint.check_unchanged()
+        verdict = None
         if not problems and job.verify:
-            problems = proof.prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, job.memory)
+            verdict = proof.prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
+            problems = list(verdict.problems)
         if problems:
             raise MismatchError(problems, make_report(plan, problems, outcome.casts, 0, time.monotonic() - begun))
         output.commit()
-    return make_report(plan, (), outcome.casts, made.total_size, time.monotonic() - begun, job.verify)
+    return make_report(plan, (), outcome.casts, made.total_size, time.monotonic() - begun, str(verdict or ""))
 
 
 def check_output(job: Job, header_files: list[str]) -> None:
@@ -263,16 +248,25 @@ def data_problems(plan: Steps, outcome: Outcome) -> list[Problem]:
         label = d.label
         assert isinstance(label, Label)
         index = [i + (label.start if k == label.axis else 0) for k, i in enumerate(d.index)]
-        at = f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at {index}: {d.left} and {d.right}"
+        at = (
+            f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at "
+            f"{index}: {d.left} and {d.right}"
+        )
         out.append(Problem(f"{label.what.format(other=label.other)} ({at})", "data", label.name, label.step.origin))
     origins = {n: s.origin for s in plan.steps for n in s.target_names()}
     specs = {s.name: s for s in plan.outputs}
     for name, counts in outcome.casts.items():
         dtype = specs[name].dtype
         if counts.inexact:
-            text = f"{counts.inexact} {'value is' if counts.inexact == 1 else 'values are'} not exact in {dtype}, and whole numbers are never rounded"
+            text = (
+                f"{counts.inexact} {'value is' if counts.inexact == 1 else 'values are'} not exact "
+                f"in {dtype}, and whole numbers are never rounded"
+            )
             out.append(Problem(text, "cast", name, origins[name]))
         if counts.overflow and not plan.allow_overflow:
-            text = f"{counts.overflow} {'value does' if counts.overflow == 1 else 'values do'} not fit {dtype} (--allow-overflow lets them pass)"
+            text = (
+                f"{counts.overflow} {'value does' if counts.overflow == 1 else 'values do'} not "
+                f"fit {dtype} (--allow-overflow lets them pass)"
+            )
             out.append(Problem(text, "overflow", name, origins[name]))
     return out

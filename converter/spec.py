@@ -67,7 +67,9 @@ def dtype_names() -> tuple[str, ...]:
 
 
 def parse_dtype(text: str) -> str | None:
-    """Give the safetensors name (``F32``) of any accepted spelling (``float32``, ``torch.float32``), None if there is none."""
+    """Give the safetensors name (``F32``) of any accepted spelling (``float32``, ``torch.float32``), None if there is
+    none.
+    """
     return _BY_ALIAS.get(text.lower().removeprefix("torch."))
 
 

@@ -117,8 +117,8 @@ class Fates:
 class Plan:
     """What a conversion will do, decided from headers: steps, outputs in the order of their bytes, metadata, fates.
 
-    ``problems`` are those that planning itself met; :func:`converter.verify.verify` adds the rest. ``sizes`` are (name, value,
-    reason).
+    ``problems`` are those that planning itself met; :func:`converter.verify.verify` adds the rest. ``sizes`` are
+    (name, value, reason).
     """
 
     map_name: str
@@ -156,6 +156,15 @@ class Plan:
         """Write the plan as JSON: steps with their ops, outputs, metadata, fates, sizes."""
         doc = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("header", "expected")}
         return json.dumps(plain(doc), ensure_ascii=False, indent=1)
+
+
+def step_outputs(step: Step) -> list[TensorSpec]:
+    """The tensors that a step makes."""
+    if step.kind == "fill" and step.constant is not None:
+        return [TensorSpec(n, step.constant.dtype, step.constant.shape) for n in step.target_names()]
+    if step.kind != "move" or step.recipe is None:
+        return []
+    return [TensorSpec(n, o.dtype, o.shape) for o, group in zip(step.recipe.outputs, step.targets) for n in group]
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from converter.checks import Checks
 from converter.dims import Poly, names, render_shape, substitute
 from converter.errors import MismatchError, Problem
 from converter.expand import Expander, Instance
@@ -102,9 +103,15 @@ class _Inventor:
                 text = "has no shape in the map, so no stub can be made of it"
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
             shape = tuple(substitute(substitute(d, known), _locals(d)) for d in term.shape)
+            if any(isinstance(d, int) and d < 0 for d in shape):
+                text = f"shape {render_shape(term.shape)} becomes {render_shape(shape)}: a size is 0 or more"
+                raise MismatchError(Problem(text, "stub", group[0], rule.origin))
             if any(isinstance(d, Poly) for d in shape):
                 unknown = sorted(n for d in shape for n in names(d))[0]
-                text = f"shape {render_shape(term.shape)}: {unknown} is not known (give the map an `example`, or --set {unknown}=...)"
+                text = (
+                    f"shape {render_shape(term.shape)}: {unknown} is not known (give the map an "
+                    f"`example`, or --set {unknown}=...)"
+                )
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
             stated = term.dtype or rule.dtypes[0] or self.rules.dtypes[0]
             for name in group:
@@ -124,7 +131,7 @@ class _Inventor:
             )
             dtype = like or fill.dtype or dtype
             recipes = Recipes(self.rules, self.matcher, self.settings)
-            constant = recipes.constant(instance, instance.rule.source[0], dtype)
+            constant = Checks(recipes).constant(instance, instance.rule.source[0], dtype)
             if constant is None:
                 raise MismatchError(recipes.problems)
             self.constants[name] = constant

@@ -1,7 +1,7 @@
 """Ties: which of several names holds the tensor, what is compared, what becomes an alias and what is written.
 
-A tie says that two tensors of one side are equal. Where that side is the input, an absent one is read as the other and a present one
-is compared; where it is the output, the tied one is left out as an alias, or stored as a copy.
+A tie says that two tensors of one side are equal. Where that side is the input, an absent one is read as the other
+and a present one is compared; where it is the output, the tied one is left out as an alias, or stored as a copy.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from converter.rules import Rule, Term, Tie
 
 @dataclass
 class TieWork:
-    """What ties decide. Names are those that rules see; ``of`` is the instance that reads or makes the tied-to tensor.
+    """What ties decide; names are those that rules see.
 
-    ``compare``: (tied instance, name, of instance, of name) whose values must be equal. ``alias``: (target name, of target
-    name). ``copies``: (instance, source name, target) to write from the stored tensor. ``replace``: instances of which
-    one source is read from another name. ``notes``: (tied, of, alias or None) for the report.
+    ``compare``: pairs of instances whose results must be equal. ``compare_names``: (tied instance, its name, the name
+    that is stored), two tensors of the input that must be equal. ``aliases``: target name -> the target that it is.
+    ``moves``: what is written for tied tensors all the same. ``notes``: (tied, of, alias or None) for the report.
+    ``missing``: (instance, name, names tied to it) of sets of which nothing is there.
     """
 
     compare: list[tuple[Instance, Instance]] = field(default_factory=list)

@@ -41,9 +41,8 @@ def inspect_command(path: str, as_json: bool) -> None:
         click.echo(visible(f"metadata: {key} = {value}"))
     from converter.report import size
 
-    click.echo(
-        f"{len(rows)} tensors, {size(sum(b - a for _, (a, b) in rows))} in {len(starts)} {'file' if len(starts) == 1 else 'files'}"
-    )
+    files = f"{len(starts)} {'file' if len(starts) == 1 else 'files'}"
+    click.echo(f"{len(rows)} tensors, {size(sum(b - a for _, (a, b) in rows))} in {files}")
 
 
 @click.command("check")
@@ -89,6 +88,12 @@ def stub_command(
 
     check_settings(rules, Settings(set=given))
     write_stub(rules, words[side], output, given, force, max_shard_size)
+    from converter.formats import open_checkpoint
+
+    with open_checkpoint(output) as checkpoint:
+        count = len(checkpoint.header.tensors)
+    shown = f"{count} {'tensor' if count == 1 else 'tensors'}"
+    click.echo(f"{output}: {shown} of the '{rules.sides[words[side]]}' side of {rules.name}")
 
 
 @click.command("maps")

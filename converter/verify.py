@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from converter.errors import Problem
-from converter.folding import clip, closest, fold, natural_key
+from converter.folding import clip, closest, fold, natural_key, visible
 from converter.steps import Plan
 
 Check = Callable[[Plan], Iterable[Problem]]
@@ -18,7 +18,9 @@ LOOK = 400  # names that hints look at
 
 
 def verify(plan: Plan) -> tuple[Problem, ...]:
-    """Give every problem of a plan, in natural order of the names; hints come last. Empty when the plan may be written."""
+    """Give every problem of a plan, in natural order of the names; hints come last. Empty when the plan may be
+    written.
+    """
     found = [p for check in CHECKS for p in check(plan)]
     found = list(dict.fromkeys(found))
     found.sort(key=lambda p: (natural_key(p.subject or ""), str(p.origin or "")))
@@ -66,15 +68,10 @@ def shapes(plan: Plan) -> Iterable[Problem]:
 
 def nothing(plan: Plan) -> Iterable[Problem]:
     """An input or a map with nothing in it."""
-    if (
-        not plan.outputs
-        and not plan.problems
-        and plan.header.tensors
-        and not plan.fates.unexpected
-        and not plan.fates.missing
-    ):
-        if not plan.fates.shape_mismatch:
-            yield Problem("every tensor is dropped, nothing would be written", "empty")
+    fates = plan.fates
+    wrong = plan.problems or fates.unexpected or fates.missing or fates.shape_mismatch
+    if plan.header.tensors and not plan.outputs and not wrong:
+        yield Problem("every tensor is dropped, nothing would be written", "empty")
 
 
 CHECKS: tuple[Check, ...] = (planning, missing, unexpected, shapes, nothing)
@@ -86,7 +83,10 @@ def reversed_hint(plan: Plan) -> Iterable[Problem]:
     here, there = (sum(map(bool, map(_matcher(side), names))) for side in plan.expected)
     if there > here:
         what = "without --reverse" if plan.reverse else "with --reverse"
-        text = f"{there} of {len(names)} names have the form of the '{plan.sides[1]}' side, {here} that of the '{plan.sides[0]}' side: convert {what}?"
+        text = (
+            f"{there} of {len(names)} names have the form of the '{plan.sides[1]}' side, "
+            f"{here} that of the '{plan.sides[0]}' side: convert {what}?"
+        )
         yield Problem(text, "hint")
 
 
@@ -107,7 +107,8 @@ def prefix_hint(plan: Plan) -> Iterable[Problem]:
         side = "to" if plan.reverse else "from"
         if 2 * count > len(names):
             yield Problem(
-                f"{count} of the unexpected names fit without the prefix '{prefix}': add `strip: {{{side}: ['{prefix}']}}` to the map",
+                f"{count} of the unexpected names fit without the prefix '{prefix}': add `strip: "
+                f"{{{side}: ['{prefix}']}}` to the map",
                 "hint",
             )
 
@@ -135,14 +136,17 @@ def _matcher(templates: Iterable[str]) -> Callable[[str], bool]:
 
 
 def folded(problems: Iterable[Problem], limit: int | None = None) -> list[str]:
-    """Write problems as lines: names that differ only in numbers are folded, and what passes ``limit`` lines is counted."""
+    """Write problems as lines: names that differ only in numbers are folded, and what passes ``limit`` lines is
+    counted.
+    """
     groups: dict[Problem, list[str]] = {}
     for p in problems:
         groups.setdefault(replace(p, subject=None), []).append(p.subject or "")
     lines: list[str] = []
     for p, names in groups.items():
-        lines += [str(replace(p, subject=shown or None)) for shown in (fold(names) if any(names) else [""])]
+        shown = fold(names) if any(names) else [""]
+        lines += [str(replace(p, subject=clip(s, 200) or None, message=clip(p.message, 1000))) for s in shown]
     if limit is not None and len(lines) > limit:
         more = len(lines) - limit
         lines = [*lines[:limit], f"... and {more} more (--report FILE.json has them all)"]
-    return [clip(line, 2000) for line in lines]
+    return [visible(line) for line in lines]

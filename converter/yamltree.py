@@ -1,7 +1,8 @@
-"""YAML text as a tree in which every key and value knows its line, with everything refused that could mislead or harm.
+"""YAML text as a tree in which every key and value knows its line, with everything refused that could mislead or
+harm.
 
-Safe constructs only: tags, duplicate keys, alias bombs and deep nesting are refused; so are scalars that YAML 1.1 reads as
-something other than they look (`no`, `010`, `1:30`), with the quoted form that was meant.
+Safe constructs only: tags, duplicate keys, alias bombs and deep nesting are refused; so are scalars that YAML 1.1
+reads as something other than they look (`no`, `010`, `1:30`), with the quoted form that was meant.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def load_yaml(text: str, file: str) -> Node:
             Problem(f"not valid YAML: {e.problem or e.context}{_hint(text, origin.line)}", "map", None, origin)
         ) from None
     except yaml.YAMLError as e:
-        raise MapError(Problem(f"not valid YAML: {clip(str(e))}", "map", None, Origin(file, 1))) from None
+        odd = next((k for k, c in enumerate(text) if not c.isprintable() and c not in "\n\r\t"), None)
+        line = text.count("\n", 0, odd or 0) + 1
+        what = f"a control character ({text[odd]!r})" if odd is not None else clip(str(e).split("\n")[0])
+        raise MapError(Problem(f"not valid YAML: {what}", "map", None, Origin(file, line))) from None
     except RecursionError:
         raise MapError(Problem("the YAML is nested too deeply", "map", None, Origin(file, 1))) from None
     finally:
@@ -159,6 +163,9 @@ class _Builder:
                 return float(text.replace(".", ""))
         elif kind not in ("timestamp", "merge", "value"):
             raise self._error(origin, f"tag {clip(node.tag)} is not allowed in a map")
+        if kind in ("merge", "value"):
+            meant = "a merge key of YAML, which maps do not have (use an alias, *name)"
+            raise self._error(origin, f"{clip(text)} is {meant}: as text, quote it, '{clip(text)}'")
         if kind == "bool":
             meant = "true" if text.lower() in ("yes", "y", "on", "true") else "false"
             text = f"YAML reads {clip(text)} as {meant}: write {meant}, or quote it if it is text, '{clip(text)}'"

@@ -6,12 +6,13 @@ The reader and writer are neither the package's nor the safetensors library's, s
 import io
 import json
 import os
+import signal
 import struct
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from unittest import mock
 
 import ml_dtypes
@@ -33,6 +34,7 @@ DTYPES = {
     "BOOL": np.dtype("?"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+SECONDS = 20  # what hangs is a failure, not a wait
 Tensors = Mapping[str, np.ndarray]
 
 
@@ -113,14 +115,27 @@ def same(got: Tensors, want: Tensors) -> None:
         assert g.tobytes() == np.ascontiguousarray(w).tobytes(), name
 
 
+class TooLongError(BaseException):
+    """A command that does not end; no handler of the program may swallow it."""
+
+
+def _too_long(signum: int, frame: object) -> NoReturn:
+    raise TooLongError(f"more than {SECONDS} s")
+
+
 def run(*arguments: Any) -> Result:
     """Run the command line in this process; nothing but SystemExit may come out of it."""
     out, err = io.StringIO(), io.StringIO()
+    before = signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(SECONDS)
     with redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, {"NO_COLOR": "1", "COLUMNS": "200"}):
         try:
             main([str(a) for a in arguments])
         except SystemExit as e:
             code = e.code
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
     assert isinstance(code, int)
     return Result(code, out.getvalue(), err.getvalue())
 

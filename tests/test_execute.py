@@ -434,10 +434,8 @@ def test_an_interrupt_stops_all_threads_and_passes_on(disk, jobs, monkeypatch):
     before = threading.active_count()
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    start = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         disk.run([disk.place("a", "F32", ta)], jobs=jobs)
-    assert time.perf_counter() - start < 2
     timer.join()
     assert threading.active_count() == before
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -482,14 +481,12 @@ def test_finish_syncs_one_file_early(tmp_path):
 
 
 def test_sixty_thousand_tensors_in_shards(tmp_path):
-    started = time.monotonic()
     p = layout([TensorSpec(f"l.{i}.w", "BF16", (1,)) for i in range(60_000)], {}, 30_000)
     with Output(tmp_path / "o", p) as out:
         out.commit()
     with open_checkpoint(tmp_path / "o") as c:
         assert len(c.header.tensors) == 60_000
         assert {e.name: (e.file, e.start) for e in c.header.tensors.values()} == p.place
-    assert time.monotonic() - started < 60, "nothing quadratic"
 
 
 RACE = """

@@ -63,8 +63,11 @@ FLOORS = {
     "claims": 4.3,
     "learning": 4.3,
     "ties": 4.4,
+    "shaping": 4.3,
     "recipes": 4.4,
-    "planning": 4.5,
+    "checks": 4.5,
+    "fates": 4.5,
+    "planning": 4.6,
     # a plan: checked, and lowered to bytes and tiles
     "verify": 5,
     "boxes": 5,
@@ -79,10 +82,15 @@ FLOORS = {
     "printing": 6,
     "proof": 6.1,
     # the ways in
-    "live": 7,
     "run": 7,
     "checking": 7,
     "stub": 7.1,
+    "live_report": 6.2,
+    "live_fit": 6.2,
+    "live_model": 6.3,
+    "live_export": 6.4,
+    "live_write": 7.1,
+    "live": 7.2,
     "__init__": 7.5,
     "options": 7.9,
     "verbs": 7.95,
@@ -115,9 +123,9 @@ PAIRS = [{"concat", "split"}, {"stack", "unstack"}, {"pad", "trim"}, {"same", "r
 # What may import a costly package at module level: modules that are imported late themselves, where data are touched.
 # Anywhere else the first use pays, inside a function.
 AT_IMPORT: dict[str, set[str]] = {
-    "numpy": {"casts", "halves", "eager", "kernels", "tiles", "compare", "live"},
+    "numpy": {"casts", "halves", "eager", "kernels", "tiles", "compare"},
     "ml_dtypes": set(),
-    "torch": {"live", "formats.torch_pickle"},
+    "torch": {"live", "live_model", "live_export", "live_write"},
     "jsonschema": set(),
     "jinja2": set(),
     "re2": set(),

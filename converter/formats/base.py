@@ -17,6 +17,7 @@ from typing import Protocol
 from converter.errors import FormatError, Problem
 from converter.formats.text import show
 from converter.spec import FileStamp, Header
+from converter.transfer import End
 
 HEAD = 512  # bytes that tell what a file is
 
@@ -105,6 +106,31 @@ class Descriptors:
             if soft != hard:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         return os.open(path, self._flags)
+
+
+class Input(Protocol):
+    """What tensors are read from: an open checkpoint, or a live model."""
+
+    @property
+    def header(self) -> Header:
+        """Everything but the data."""
+
+    @property
+    def path(self) -> str:
+        """The path as the user gave it."""
+
+    @property
+    def root(self) -> str | None:
+        """Which state dict of a wrapped pickle."""
+
+    def fd(self, i: int) -> End:
+        """Give the descriptor of file ``i`` of the header, or what stands for it."""
+
+    def name(self, i: int) -> str:
+        """Name it in messages."""
+
+    def check_unchanged(self) -> None:
+        """Raise FormatError if it is not what it was when it was planned."""
 
 
 class Checkpoint:
@@ -216,6 +242,11 @@ def foreign(head: bytes) -> str | None:
         return "is a pickle, not a safetensors file"
     low = head.lower()
     return next((words for start, words in _SIGNATURES if head.startswith(start) or low.startswith(start)), None)
+
+
+def is_text(head: bytes) -> bool:
+    """Tell whether a file's first bytes are text: the length field of a safetensors file has zero bytes."""
+    return len(head) >= 8 and all(c > 31 or c in b"\t\r\n" for c in head[:HEAD])
 
 
 @contextmanager

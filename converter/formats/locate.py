@@ -135,6 +135,11 @@ def _only(folder: Path, name: str, fmt: Format, formats: Sequence[Format]) -> So
 
 def _ambiguous(folder: Path, files: Sequence[str], fmt: Format) -> FormatError:
     """Name the files, and the tensors that are in more than one of them."""
+    if all(_part(name, fmt) for name in files):
+        message = (
+            f"{len(files)} shards of a checkpoint and no index (*{fmt.index_suffix}), without which they are no whole"
+        )
+        return FormatError(Problem(f"{message}: {listing(files, 8)}", "missing-index", show(str(folder))))
     message = f"{len(files)} {fmt.name} files and no index, pass one of them: {listing(files, 8)}"
     shown = show(str(folder))
     problems = [Problem(message, "ambiguous", shown)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from converter.errors import FormatError, Problem, UsageError
-from converter.formats.base import HEAD, bad, foreign, open_regular, read_exactly
+from converter.formats.base import HEAD, bad, foreign, is_text, open_regular, read_exactly
 from converter.formats.text import TextError, brief, count, listing, many_objects, parse_object, show
 from converter.spec import DTYPES, FileStamp, Header, Shape, TensorEntry
 
@@ -83,6 +83,8 @@ def _header_length(path: str, size: int, head: bytes) -> int:
     """Read the length field and check it against the limit and the size of the file, before anything is allocated."""
     if not SAFETENSORS.claims(head) and (words := foreign(head)):
         raise bad(path, words)
+    if is_text(head):
+        raise bad(path, "is a text file, not a safetensors file")
     if size < 8:
         raise bad(path, f"too short for a safetensors file: {count(size, 'byte')}")
     length = int.from_bytes(head[:8], "little")

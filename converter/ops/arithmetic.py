@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from converter.arrays import Arith
 from converter.expressions import Expr, ExpressionError, UnknownName, parse
-from converter.ops.base import A, Applied, Flow, Fresh, Inferred, Op, OpContext, OpError
+from converter.ops.base import Applied, Flow, Fresh, Inferred, Op, OpContext, OpError
 
 NUMBER_SCHEMA: dict[str, Any] = {
     "type": ["number", "string"],
@@ -109,11 +109,3 @@ def parse_number(argument: Any, word: str) -> Expr:
         return parse(str(argument), True)
     except ExpressionError as e:
         raise OpError(str(e)) from None
-
-
-def apply_each(families: tuple[Any, ...], step: Arith) -> tuple[Any, ...]:
-    """Compute one step on each member of each family."""
-    return tuple(f.map(lambda x: x.arith(step)) for f in families)
-
-
-__all__ = ["A", "Elementwise", "WithNumber", "apply_each", "parse_number"]

@@ -1,8 +1,9 @@
 """What an op is: one frozen dataclass with its parameters, its schema, `infer`, `apply` and its inverse.
 
-An op knows tensors, never names. It works on a *flow*, a tuple of values; a value is a family of tensors of one shape, one for
-each value of its bound indices. `infer` moves a flow of symbolic (or plain) shapes through the op; `apply` moves
-arrays, written against :class:`converter.arrays.Array` so that the same code runs eagerly and as byte ranges.
+An op knows tensors, never names. It works on a *flow*, a tuple of values; a value is a family of tensors of one
+shape, one for each value of its bound indices. `infer` moves a flow of symbolic (or plain) shapes through the op;
+`apply` moves arrays, written against :class:`converter.arrays.Array` so that the same code runs eagerly and as byte
+ranges.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ Flow = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Inferred:
-    """What `infer` finds: the new flow, the inverse with its sizes (None: there is none), and equations that must hold."""
+    """What `infer` finds: the new flow, the inverse with its sizes (None: there is none), and equations that must
+    hold.
+    """
 
     flow: Flow
     inverse: Op | None
@@ -65,7 +68,9 @@ class Family(Generic[A]):
         return Family(self.bound, tuple(f(x) for x in self.items))
 
     def along(self, index: str) -> tuple[tuple[tuple[str, int], ...], list[tuple[A, ...]]]:
-        """Group the members along one index: the other bound indices, and for each of their values the members in order."""
+        """Group the members along one index: the other bound indices, and for each of their values the members in
+        order.
+        """
         at = [i for i, _ in self.bound].index(index)
         inner = 1
         for _, n in self.bound[at + 1 :]:
@@ -101,7 +106,9 @@ class Applied(Generic[A]):
 
 @dataclass(frozen=True)
 class OpContext:
-    """What parsing an op may need of its rule: sizes that are named in the map, counts of indices, parts on the `to` side."""
+    """What parsing an op may need of its rule: sizes that are named in the map, counts of indices, parts on the `to`
+    side.
+    """
 
     sizes: frozenset[str] = frozenset()
     counts: Mapping[str, Dim] = ()  # type: ignore[assignment]
@@ -134,7 +141,9 @@ class Op(ABC):
 
     @abstractmethod
     def infer(self, flow: Flow, fresh: Fresh) -> Inferred:
-        """Move shapes through the op; ``fresh`` makes a size that nothing names. Raises OpError for shapes that do not fit."""
+        """Move shapes through the op; ``fresh`` makes a size that nothing names. Raises OpError for shapes that do
+        not fit.
+        """
 
     @abstractmethod
     def apply(self, families: tuple[Family[A], ...]) -> Applied[A]:
@@ -248,7 +257,8 @@ def fields_of(argument: Any, required: Sequence[str], optional: Sequence[str] = 
     missing = [k for k in required if k not in argument]
     if unknown or missing:
         raise OpError(
-            f"{'unknown key ' + unknown[0] if unknown else 'needs ' + missing[0]} (keys: {', '.join([*required, *optional])})"
+            f"{'unknown key ' + unknown[0] if unknown else 'needs ' + missing[0]} (keys: "
+            f"{', '.join([*required, *optional])})"
         )
     return argument
 

@@ -28,7 +28,7 @@ from converter.ops.base import (
 
 @dataclass(frozen=True)
 class Concat(Op):
-    """Join along axis ``dim``: the terms of the flow in their order, or with ``over`` the members over a bound index."""
+    """Join along axis ``dim``: the terms of the flow in their order, or with ``over`` members over a bound index."""
 
     dim: int
     over: str | None = None

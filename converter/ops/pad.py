@@ -9,7 +9,6 @@ from converter.dims import Dim
 from converter.ops.base import (
     DIM_SCHEMA,
     SIZE_SCHEMA,
-    A,
     Applied,
     Flow,
     Fresh,
@@ -34,7 +33,9 @@ def parse_value(value: Any) -> float:
 
 
 def resized(value: Value, dim: int, to: Dim, grow: bool) -> tuple[Dim, Value]:
-    """Give an axis its new size; returns the old one and the new value. Raises OpError when it shrinks instead of growing."""
+    """Give an axis its new size; returns the old one and the new value. Raises OpError when it shrinks instead of
+    growing.
+    """
     assert value.shape is not None
     axis = axis_of(dim, len(value.shape))
     have = value.shape[axis]
@@ -46,7 +47,9 @@ def resized(value: Value, dim: int, to: Dim, grow: bool) -> tuple[Dim, Value]:
 
 @dataclass(frozen=True)
 class Pad(Op):
-    """Grow axis ``dim`` to size ``to`` with the constant ``value`` at its end; ``checked`` says what the way back does."""
+    """Grow axis ``dim`` to size ``to`` with the constant ``value`` at its end; ``checked`` says what the way back
+    does.
+    """
 
     dim: int
     to: Dim
@@ -89,6 +92,3 @@ class Pad(Op):
         """Give axis, size and constant."""
         out: dict[str, Any] = {"dim": self.dim, "to": self.to if isinstance(self.to, int) else str(self.to)}
         return out | ({"value": self.value} if self.value else {})
-
-
-__all__ = ["A", "Pad", "parse_value", "resized"]

@@ -1,7 +1,7 @@
 """Rearrange: einops notation, `'(g h d) e -> g (h d) e'`: reshape, permute, reshape.
 
-Only the notation is taken from einops (https://einops.rocks); both sides name the same axes, an integer is an axis of that
-size, a 1 may come and go.
+Only the notation is taken from einops (https://einops.rocks); both sides name the same axes, an integer is an axis of
+that size, a 1 may come and go.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def parse_side(text: str) -> Groups:
 
 @dataclass(frozen=True)
 class Rearrange(Op):
-    """Take axes apart, permute them and put them together; ``known`` holds the sizes of axes that are sizes of the map."""
+    """Take axes apart, permute them and put them together; ``known`` holds the sizes of axes that are sizes of the
+    map.
+    """
 
     left: Groups
     right: Groups

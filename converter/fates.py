@@ -1,0 +1,75 @@
+"""The fate of every name that does not simply flow, for reports and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from converter.claims import Ledger
+from converter.facts import Facts
+from converter.inputs import Inputs
+from converter.recipes import Recipes
+from converter.rules import Rule, Ruleset
+from converter.steps import Fates, Step, Tied
+from converter.ties import TieWork
+
+
+def make_fates(
+    rules: Ruleset,
+    inputs: Inputs,
+    facts: Facts,
+    steps: list[Step],
+    ledger: Ledger,
+    work: TieWork,
+    recipes: Recipes | None,
+) -> Fates:
+    """Put together what matching, ties and recipes decided; names become those of the files."""
+
+    def original(name: str) -> str:
+        return inputs.entries[name].name if name in inputs.entries else name
+
+    missing: dict[str, tuple[Any, str]] = {}
+    for instance, name, tied in work.missing:
+        text = f"missing from the input, and so is every name that is tied to it ({tied})"
+        missing[name] = (instance.rule.origin, text)
+    for instance in ledger.instances:
+        for name in instance.missing if not (instance.rule.fill and instance.rule.lone_optional) else ():
+            others = instance.other_spellings.get(name)
+            text = "missing from the input" + (
+                f", and so is {' and '.join(others)}, which would do as well" if others else ""
+            )
+            missing.setdefault(name, (instance.rule.origin, text))
+    made = {n for step in steps for n in step.target_names()}
+    return Fates(
+        missing=tuple((n, o, text) for n, (o, text) in missing.items()),
+        unexpected=tuple((original(n), origin, text) for n, (text, origin) in ledger.unexpected.items()),
+        shape_mismatch=tuple(dict.fromkeys(recipes.mismatches)) if recipes else (),
+        dropped=(
+            *(original(n) for n in ledger.dropped),
+            *(n for step in steps if step.kind == "check" for n in step.source_names()),
+        ),
+        kept=tuple(original(n) for n in ledger.kept),
+        absent=tuple(ledger.absent),
+        assumed=tuple((n, v) for n, v in facts.assumed.items() if n in _matters(rules)),
+        tied=tuple(Tied(original(a), original(b), alias) for a, b, alias in work.notes),
+        untied=tuple(original(n) for n in work.untied),
+        stripped=tuple(sorted(inputs.stripped.items())),
+        unmade=tuple(
+            (n, original(i.missing[0]) if i.missing else "")
+            for i in ledger.instances
+            for names in i.targets
+            for n in names
+            if n not in made
+        ),
+        spared=tuple(n for n in ledger.spared if n not in made),
+    )
+
+
+def _matters(rules: Ruleset) -> set[str]:
+    """Names that conditions, patterns and names depend on, through expressions too."""
+    every: Iterable[Rule] = rules.rules
+    used = {n for r in every for _, t in r.terms() for s in t.spellings for n in s.template.names}
+    used |= {n for r in every for c in r.conditions if c.expr is not None for n in c.expr.names}
+    used |= {n for r in every for op in r.chain.ops() for n in op.sizes()}
+    used |= {n for i in rules.indices.values() if i.size is not None for n in i.size.names}
+    return used
