@@ -194,7 +194,17 @@ def plan_open(checkpoint: Input, rules: Ruleset, settings: Settings) -> Plan:
     """Plan the conversion of an open checkpoint; what is wrong with it is found by :func:`converter.verify.verify`."""
     with many_objects():
         steps = make_plan(rules, checkpoint.header, settings)
+    check_others(steps)
     return Plan(**{f.name: getattr(steps, f.name) for f in fields(steps)}, input=checkpoint.path, root=checkpoint.root)
+
+
+def check_others(plan: Steps) -> None:
+    """Refuse entries that are no tensors, unless the map drops them by name; raises FormatError."""
+    left = {n: what for n, what in plan.header.others.items() if n not in plan.fates.dropped}
+    if left:
+        raise FormatError(
+            Problem(f"is {what}, not a tensor (the map may drop it)", "other", n) for n, what in left.items()
+        )
 
 
 def raise_problems(plan: Plan) -> None:

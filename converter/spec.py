@@ -135,10 +135,12 @@ class Header:
     """Everything about a checkpoint except its data.
 
     ``tensors`` are in the order of their bytes, file by file. ``notes`` are remarks for the user that are no errors
-    (a stray weight file beside the index, a total_size that disagrees).
+    (a stray weight file beside the index, a total_size that disagrees). ``others`` are entries that are no tensors,
+    with what they are: they stand among the tensors, empty, and must be dropped by name.
     """
 
     tensors: Mapping[str, TensorEntry]
     metadata: Mapping[str, str] = field(default_factory=dict)
     files: tuple[FileStamp, ...] = ()
     notes: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Protocol
 
 from converter.errors import FormatError, Problem
+from converter.formats.decode import Decoded
 from converter.formats.text import show
 from converter.spec import FileStamp, Header
 from converter.transfer import End
@@ -143,8 +144,8 @@ class Checkpoint:
         self.path, self.header, self.format, self.folder, self.root = path, header, format_name, folder, root
         self._files = Descriptors([f.path for f in header.files], os.O_RDONLY, "cannot be read")
 
-    def fd(self, i: int) -> int:
-        """Give a read-only descriptor of file ``i`` of the header, opened at the first use.
+    def fd(self, i: int) -> End:
+        """Give a read-only descriptor of file ``i`` of the header, opened at the first use, or what decodes it.
 
         Raises FormatError if the file cannot be opened or is not the one that the header was read from.
         """
@@ -152,14 +153,15 @@ class Checkpoint:
         if fd is None:
             fd = self._files.get(i)
             self._compare(self.header.files[i], os.fstat(fd))
-        return fd
+        how = self.header.files[i].decode
+        return Decoded(fd, how) if how else fd
 
     def name(self, i: int) -> str:
         """Give the path of file ``i`` of the header."""
         return self.header.files[i].path
 
     @property
-    def fds(self) -> tuple[int, ...]:
+    def fds(self) -> tuple[End, ...]:
         """Descriptors of all files, parallel to ``header.files``."""
         return tuple(self.fd(i) for i in range(len(self.header.files)))
 
