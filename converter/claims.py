@@ -40,6 +40,7 @@ class Claims:
         self.rules, self.inputs, self.facts = matcher.rules, matcher.inputs, matcher.facts
         self.ledger = Ledger()
         self.expander = Expander(matcher)
+        self._of_absent: dict[str, str] = {}  # names of absent optional groups -> a name that should be there too
         self._failed: set[int] = set()  # rules that could not be expanded: their names are not judged
 
     def run(self) -> Ledger:
@@ -82,6 +83,9 @@ class Claims:
                 self._absent(instances[0], needed)
                 gone |= {id(i) for i in instances}
                 self.ledger.spared += [n for i in instances for names in i.targets for n in names]
+                first = next(n for i in needed for n in i.missing)
+                left = [n for i in instances for names in i.sources for n in names if n in self.inputs]
+                self._of_absent.update(dict.fromkeys(left, first))
         self.ledger.instances = [i for i in self.ledger.instances if id(i) not in gone]
 
     def _needed(self, instances: list[Instance]) -> list[Instance]:
@@ -143,7 +147,10 @@ class Claims:
             elif name in forms or name in drops:
                 rule, values, spelling = forms.get(name, (None, drops.get(name, (None, {}))[1], 0))
                 origin = rule.origin if rule is not None else drops[name][0].origin
-                self.ledger.unexpected[name] = (self._why(rule, values, spelling), origin)
+                text = self._why(rule, values, spelling)
+                if name in self._of_absent:
+                    text = f"unexpected: its optional group is absent, {self._of_absent[name]} is not there"
+                self.ledger.unexpected[name] = (text, origin)
             else:
                 self._judge_regex(name, used)
         for regex in self.rules.regexes:

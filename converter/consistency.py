@@ -6,6 +6,7 @@ Names are compared in a canonical form, with labels spelled out and counted indi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 
@@ -88,6 +89,15 @@ def _owners(naming: Naming, side: int) -> dict[str, Rule]:
     return out
 
 
+def _owned(name: str, owners: Iterable[str]) -> bool:
+    """Whether a canonical name is one of others, or a number of one of them: `l.0.e` of `l.{#}.e`."""
+    owners = tuple(owners)
+    if name in owners:
+        return True
+    patterns = (re.sub(r"\\\{\\#[0-9]+\\\}", "[0-9]+", re.escape(o)) for o in owners if "{#" in o)
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
 def _computed(naming: Naming, side: int) -> bool:
     """Whether some name of a side has index arithmetic, which the canonical form does not cover."""
     every = (s.template for r in naming.rules for k, t in r.terms() if k == side for s in t.spellings)
@@ -100,7 +110,7 @@ def _dead_ties(naming: Naming) -> Iterator[Problem]:
             continue
         names = canonical(rule.tie.name, naming.indices, rule.tie.side)
         owners = _owners(naming, rule.tie.side)
-        if names is None or all(n in owners for n in names) or _computed(naming, rule.tie.side):
+        if names is None or all(_owned(n, owners) for n in names) or _computed(naming, rule.tie.side):
             continue
         where = "to" if rule.tie.side else "from"
         near = closest(
@@ -116,7 +126,7 @@ def _dead_likes(naming: Naming) -> Iterator[Problem]:
             continue
         side = 0 if rule.source else 1
         names = canonical(rule.fill.like, naming.indices, side)
-        if names is None or all(n in _owners(naming, side) for n in names) or _computed(naming, side):
+        if names is None or all(_owned(n, _owners(naming, side)) for n in names) or _computed(naming, side):
             continue
         near = closest(rule.fill.like.text, [t.name.text for r in naming.rules for s, t in r.terms() if s == side])
         hint = f" (did you mean '{near}'?)" if near else ""
@@ -148,7 +158,8 @@ def _dead_presence(naming: Naming) -> Iterator[Problem]:
             names = canonical(c.name, naming.indices, 0)
             if names is None or _computed(naming, 0):
                 continue
-            found = [r for r in naming.rules if c not in r.conditions and _first_names(naming, r) & set(names)]
+            others = [r for r in naming.rules if c not in r.conditions]
+            found = [r for r in others if any(_owned(n, _first_names(naming, r)) for n in names)]
             if any(not r.bound and len(r.source) == 1 for r in found):
                 continue
             told.add(c.origin)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from converter.claims import Ledger
+from converter.expand import Instance
 from converter.facts import Facts
 from converter.inputs import Inputs
 from converter.recipes import Recipes
@@ -35,9 +36,10 @@ def make_fates(
     for instance in ledger.instances:
         for name in instance.missing if not (instance.rule.fill and instance.rule.lone_optional) else ():
             others = instance.other_spellings.get(name)
-            text = "missing from the input" + (
-                f", and so is {' and '.join(others)}, which would do as well" if others else ""
-            )
+            text = "missing from the input"
+            text += f", and so is {' and '.join(others)}, which would do as well" if others else ""
+            reason = _why_expected(rules, facts, instance)
+            text += f"; {reason}" if reason else ""
             missing.setdefault(name, (instance.rule.origin, text))
     made = {n for step in steps for n in step.target_names()}
     return Fates(
@@ -73,3 +75,10 @@ def _matters(rules: Ruleset) -> set[str]:
     used |= {n for r in every for op in r.chain.ops() for n in op.sizes()}
     used |= {n for i in rules.indices.values() if i.size is not None for n in i.size.names}
     return used
+
+
+def _why_expected(rules: Ruleset, facts: Facts, instance: Instance) -> str:
+    """Say how often a rule is expected: the counts of its indices, and where they come from."""
+    names = (*instance.rule.free, *instance.rule.bound)
+    sizes = [rules.indices[n].size for n in names]
+    return facts.reason([size.dim() for size in sizes if size is not None])

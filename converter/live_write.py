@@ -82,12 +82,7 @@ def streamed(put: Put, refusal: Refusal) -> Outcome:
     done = 0
     try:
         for batch in batches(produces):
-            held = {p.file: empty(p.dtype, p.value.shape) for p in batch}
-            put.run(batch, {k: memory for k, (_, memory) in held.items()}, compare=False)
-            with undisturbed(), torch.no_grad():
-                for p in batch:
-                    _assignment(put.group(p), held[p.file][0])()
-                    done += 1
+            done += _stream(put, batch)
         put.checkpoint.check_unchanged()
     except FormatError as e:
         text = f"the model is a mixture now: {done} of its {len(produces)} tensors had been put in when reading failed"
@@ -95,6 +90,17 @@ def streamed(put: Put, refusal: Refusal) -> Outcome:
     with undisturbed():
         _retie(put)
     return Outcome(sum(nbytes(p) for p in produces), casts, ())
+
+
+def _stream(put: Put, batch: Sequence[Produce]) -> int:
+    """Read some tensors and put them into the model; what holds them goes before the next are read."""
+    held = {p.file: empty(p.dtype, p.value.shape) for p in batch}
+    put.run(batch, {k: memory for k, (_, memory) in held.items()}, compare=False)
+    steps = [_assignment(put.group(p), held[p.file][0]) for p in batch]
+    with undisturbed(), torch.no_grad():
+        for step in steps:
+            step()
+    return len(batch)
 
 
 def _rehearse(put: Put, produces: Sequence[Produce], refusal: Refusal) -> Mapping[str, Any]:

@@ -8,7 +8,9 @@ from typing import Any
 from converter.dims import Poly, names, substitute
 from converter.errors import MismatchError
 from converter.facts import Equation
+from converter.forms import MAX_COMBINATIONS
 from converter.matching import Key, Matcher, Table
+from converter.names import Label
 from converter.rules import Rule, Term
 
 
@@ -38,6 +40,7 @@ class Observer:
     def _relevant(self, rule: Rule, table: Table) -> Iterator[tuple[Key, str, bool | None]]:
         used = {n for c in rule.conditions if c.expr is not None for n in c.expr.names}
         columns = [c for c, i in enumerate(table.order) if i in used]
+        gathered = sorted(used & set(self.rules.indices))
         cache: dict[Key, bool | None] = {}
         counts = self.matcher.counts()
         limits = [
@@ -51,11 +54,32 @@ class Observer:
                 continue
             short = tuple([key[c] for c in columns])
             if short not in cache:
-                try:
-                    cache[short] = self.matcher.holds(rule, {table.order[c]: key[c] for c in columns}) if used else True
-                except MismatchError:
-                    cache[short] = False  # the index is out of the range of a list; told where the name is judged
+                at = {table.order[c]: key[c] for c in columns}
+                cache[short] = self._any_holds(rule, at, [n for n in gathered if n not in at]) if used else True
             yield key, name, cache[short]
+
+    def _any_holds(self, rule: Rule, values: dict[str, Label], gathered: list[str]) -> bool | None:
+        """Whether a rule holds for some value of the indices that a name lacks, because its tensor gathers over them.
+
+        None where a count or a name of the condition is not known yet.
+        """
+        if not gathered:
+            try:
+                return self.matcher.holds(rule, values)
+            except MismatchError:
+                return False  # the index is out of the range of a list; told where the name is judged
+        index = self.rules.indices[gathered[0]]
+        count = self.matcher.count_of(gathered[0], values)
+        if count is None:
+            return None
+        labels = index.keys if index.size is None else range(min(count, MAX_COMBINATIONS))
+        found: bool | None = False
+        for label in labels:
+            holds = self._any_holds(rule, {**values, gathered[0]: label}, gathered[1:])
+            if holds:
+                return True
+            found = None if holds is None else found
+        return found
 
     def _observe(self, rule: Rule) -> bool:
         decided = True

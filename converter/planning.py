@@ -37,8 +37,9 @@ class _Planner:
         self.rules, self.header, self.settings = rules, header, settings
         self.inputs = read_inputs(header, rules.strip[0])
         self.facts = Facts(rules.params, rules.atoms)
+        place = header.files[0].path if len(header.files) == 1 else None
         self.problems: list[Problem] = [
-            Problem(f"stands in the input twice, as {a} and as {b}", "claim", name)
+            Problem(f"stands in the input twice, as {a} and as {b}", "claim", name, place=place)
             for name, a, b in self.inputs.clashes
         ]
         self.steps: list[Step] = []

@@ -37,7 +37,7 @@ class _Proof:
 
     @property
     def inputs(self) -> int:
-        return len(self.plan.header.files)
+        return 1 + max((e.file for e in self.plan.header.tensors.values()), default=-1)
 
     def written(self, names: tuple[str, ...]) -> tuple[FileSource, ...]:
         """Output tensors as sources; their files are numbered after those of the input."""

@@ -222,7 +222,8 @@ def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Repor
     begun = time.monotonic()
     raise_problems(plan)
     files = [f.path for f in plan.header.files]
-    made = layout(plan.outputs, plan.metadata, job.max_shard_size)
+    begins = plan.header.files[0].data_start if plan.header.files else 0
+    made = layout(plan.outputs, plan.metadata, job.max_shard_size, begins)
     jobs = job.jobs or min(4, os.cpu_count() or 1)
     lowering = Lowering(plan.header)
     read = sum(e.stop - e.start for e in plan.header.tensors.values())

@@ -123,7 +123,15 @@ def config_hint(plan: Plan) -> Iterable[Problem]:
         )
 
 
-HINTS: tuple[Check, ...] = (reversed_hint, prefix_hint, config_hint)
+def stranger_hint(plan: Plan) -> Iterable[Problem]:
+    """Say when no name fits either side, and no prefix explains it."""
+    names = list(plan.header.tensors)[:LOOK]
+    fits = any(matches(n) for matches in map(_matcher, plan.expected) for n in names)
+    if names and plan.fates.unexpected and not fits and not any(prefix_hint(plan)):
+        yield Problem(f"none of {len(names)} names has the form of either side: is this the right map?", "hint")
+
+
+HINTS: tuple[Check, ...] = (reversed_hint, prefix_hint, stranger_hint, config_hint)
 
 
 def _normal(text: str) -> str:

@@ -11,7 +11,7 @@ from converter.dims import Poly, divide, names, product, render_shape, solve, su
 from converter.expressions import parse
 
 NAMES = ["d", "h", "hd", "q"]
-laws = settings(max_examples=150, deadline=None)
+laws = settings(max_examples=100, deadline=None)
 
 atoms = st.sampled_from(NAMES).map(Poly.of) | st.integers(-5, 9)
 dims = st.recursive(

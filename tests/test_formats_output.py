@@ -526,3 +526,11 @@ def test_many_at_once_never_mix(tmp_path, limit):
     got = contents(path)
     assert len({data for _, _, data in got.values()}) == 1
     assert len(got) == 2
+
+
+def test_the_data_of_a_large_file_begin_in_a_block_as_those_of_the_input():
+    """File systems that share blocks can then share them (reflinks); small files are not padded for it."""
+    large = layout([TensorSpec("w", "U8", (1 << 20,))], None, None, 4096 + 136)
+    assert large.place["w"][1] % 4096 == 136
+    assert layout([TensorSpec("w", "U8", (1 << 10,))], None, None, 4096 + 136).place["w"][1] < 136
+    assert layout([TensorSpec("w", "U8", (1 << 20,))], None, None, 4097).place["w"][1] % 8 == 0

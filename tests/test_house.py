@@ -103,7 +103,11 @@ INNER = {
     "ops": {"base": 0, "arithmetic": 1},
     "formats": {
         "text": 0,
+        "decode": 0,
+        "pickles": 0,
+        "torch_values": 0.5,
         "base": 1,
+        "torch_files": 1.5,
         "safetensors": 2,
         "torch_pickle": 2,
         "index": 2,

@@ -163,6 +163,42 @@ def test_a_ragged_count_needs_its_index_in_the_name(lab):
     lab.fails(m, {"h.0": arr(2)}, 2, "map.yaml:5: ")
 
 
+def test_labels_are_literal_and_longest_where_one_begins_with_another(lab):
+    m = "indices: {k: [a, ab, abc, 'a.b', '(x']}\nrules: [{from: 'n{k}c', to: 'b.{k}'}]"
+    t = {f"n{k}c": arr(1, start=i) for i, k in enumerate(("a", "ab", "abc", "a.b", "(x"))}
+    lab.both(m, t, {f"b.{k[1:-1]}": v for k, v in t.items()})
+
+
+@pytest.mark.parametrize(
+    ("indices", "name"),
+    [
+        ("{i: 2, j: 12}", "n{i}{j}"),
+        ("{i: [a, ab], j: [c, bc]}", "n{i}{j}"),
+        ("{i: [q, v], j: 2}", "n.{i+1}.{j}"),
+        ("{i: [1.5, 2], j: 2}", "n.{i}.{j}"),
+    ],
+)
+def test_names_that_could_be_read_in_two_ways(lab, indices, name):
+    m = f"indices: {indices}\nrules: [{{from: '{name}', to: 'b.{{i}}.{{j}}'}}]"
+    lab.fails(m, {"n00": arr(1)}, 2, "map.yaml:")
+
+
+def test_whole_number_labels_compute(lab):
+    m = "indices: {k: [1, 2, 10]}\nrules: [{from: 'a.{k}', to: 'b.{k+1}', when: k > 1}, {from: a.1, to: c}]"
+    lab.both(m, {"a.1": arr(1), "a.2": arr(2), "a.10": arr(3)}, {"c": arr(1), "b.3": arr(2), "b.11": arr(3)})
+
+
+def test_a_mapping_may_swap(lab):
+    m = "indices: {p: {q: k, k: q}}\nrules: [{from: 'x.{p}', to: 'x.{p}'}]"
+    lab.both(m, {"x.q": arr(1), "x.k": arr(2)}, {"x.k": arr(1), "x.q": arr(2)})
+
+
+def test_an_index_may_stand_twice_in_a_name(lab):
+    m = LAYERS + "rules: [{from: 'l.{i}.x.{i}', to: 'b.{i}'}]"
+    lab.both(m, {"l.0.x.0": arr(1), "l.1.x.1": arr(2)}, {"b.0": arr(1), "b.1": arr(2)})
+    lab.fails(m, {"l.0.x.0": arr(1), "l.1.x.2": arr(2)}, 1, "l.1.x.2: unexpected")
+
+
 # Spellings
 
 
@@ -300,7 +336,6 @@ def test_a_rename_that_loses_information_is_one_way(lab, match, to, name):
 @pytest.mark.parametrize(
     ("match", "to"),
     [
-        (r"e\.(.+)", "x"),
         (r"e\.(?P<r>.+)", r"x.\1"),
         (r"e\.(?P<r>.+)", "x.{s}"),
         (r"e\.(?P<r>.+)", "x.{r"),
@@ -645,6 +680,14 @@ def test_expressions_have_nothing_else(lab, when):
     lab.fails(f'params: {{l: 3}}\nrules: [{{from: a, to: b, when: "{when}"}}]', {"a": arr(1)}, 2, "map.yaml:4: ")
 
 
+@pytest.mark.parametrize("expr", ["l[5]", "1 // z", "s + 1", "s", "l"])
+def test_params_whose_expression_fails(lab, expr):
+    m = f"params: {{l: [1, 2], z: 0, s: abc, p: {{expr: '{expr}'}}}}\nrules: [{{from: x, to: y, shape: p}}]"
+    r, _ = lab.convert(m, {"x": arr(8)})
+    assert r.code in (0, 1, 2)
+    assert r.code == 0 or r.err.startswith("map.yaml:3: ")
+
+
 @pytest.mark.parametrize("when", ["1 // z", "s > 3", "l[5] == 1", "l[-3] == 1", "s[0][0] > 1", "[1] * 1000000000 == 1"])
 def test_expressions_that_fail(lab, when):
     m = f'params: {{z: 0, s: abc, l: [1, 2]}}\nrules: [{{from: a, to: b, when: "{when}"}}]'
@@ -964,6 +1007,31 @@ def test_aliases_in_the_metadata_are_resolved_and_written_anew(lab):
     assert "h" not in metadata(out).values()
 
 
+def test_layers_that_share_the_weights_of_the_first(lab):
+    m = """
+    indices: {i: n}
+    rules:
+      - {from: 'l.{i}.e', to: 'b.{i}.e', shape: d, when: i == 0}
+      - {from: 'l.{i}.e', to: 'b.{i}.e', shape: d, when: i > 0, tied: l.0.e}
+    """
+    lab.both(m, {"l.0.e": arr(2)}, {"b.0.e": arr(2)}, "--set", "n=3")
+    assert metadata(lab.output) == {"format": "pt", "l.1.e": "l.0.e", "l.2.e": "l.0.e"}
+
+
+def test_ties_of_each_layer(lab):
+    m = LAYERS + "rules: [{from: 'l.{i}.', to: 'b.{i}.', rules: [{from: e, to: E}, {from: h, to: H, tied: 'l.{i}.e'}]}]"
+    t = {f"l.{i}.e": arr(2, start=10 * i) for i in range(12)}
+    lab.both(m, t, {f"b.{i}.E": t[f"l.{i}.e"] for i in range(12)})
+    assert metadata(lab.output)["l.11.h"] == "l.11.e"
+
+
+def test_a_tie_to_a_part_of_a_fused_tensor(lab):
+    m = "rules: [{from: [q, k], to: qk, shape: [p d, p d], ops: [{concat: 0}]}, {from: h, to: H, shape: p d, tied: q}]"
+    q, k = arr(2, 3), arr(2, 3, start=9)
+    lab.both(m, {"q": q, "k": k}, {"qk": np.concatenate([q, k]), "H": q})
+    lab.fails(m, {"q": q, "k": k, "h": k}, 1, "h: differs from q")
+
+
 # Fill
 
 
@@ -1127,6 +1195,10 @@ def test_underflow_is_reported_and_infinities_are_kept(lab):
         ("{from: x, to: y, shape: 4 a, ops: [{pad: {dim: 0, to: '(4 + 7) // 8 * 8', value: -1}}]}", {"x": arr(4, 2)}, {"y": np.concatenate([arr(4, 2), np.full((4, 2), -1, "<f4")])}),
         ("{from: x, to: y, shape: 4 a, ops: [{trim: {dim: 0, to: 3, fill: 0}}]}", {"x": np.concatenate([arr(3, 2), np.zeros((1, 2), "<f4")])}, {"y": arr(3, 2)}),
         ("{from: x, to: y, shape: 4*a b, ops: [{order: {dim: 0, to: [1, 2, 3, 0]}}]}", {"x": arr(8, 2)}, {"y": arr(8, 2)[[2, 3, 4, 5, 6, 7, 0, 1]]}),
+        ("{from: 's.{i}', to: S, shape: [], ops: [{stack: i}]}", {"s.0": arr(), "s.1": arr(start=5)}, {"S": f32(0, 5)}),
+        ("{from: 'x.{i}', to: y, shape: p d, ops: [{stack: i}, 'a b c -> c b a']}", {"x.0": arr(0, 3), "x.1": arr(0, 3)}, {"y": arr(3, 0, 2)}),
+        ("{from: 'l.{i}.e.{r}', to: y, shape: p d, ops: [{stack: i}, {stack: r}]}", {f"l.{i}.e.{r}": arr(2, 3, start=100 * i + 10 * r) for i in range(2) for r in range(3)}, {"y": np.stack([[arr(2, 3, start=100 * i + 10 * r) for i in range(2)] for r in range(3)])}),
+        ("{from: x, to: 'l.{i}.e.{r}', shape: n 3 p d, ops: [{unstack: i}, {unstack: r}]}", {"x": arr(2, 3, 4, 5)}, {f"l.{i}.e.{r}": arr(2, 3, 4, 5)[i, r] for i in range(2) for r in range(3)}),
         ("{from: x, to: y, shape: a, ops: [{add: a/2}, {multiply: 4}]}", {"x": arr(4)}, {"y": (arr(4) + 2) * 4}),
     ],
 )  # fmt: skip

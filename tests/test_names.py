@@ -17,7 +17,7 @@ from converter.forms import Form, ambiguity
 from converter.names import Index, TemplateError, parse_template, skeleton
 from converter.regexes import Regex, check_regex, invert_regex
 
-laws = settings(max_examples=200, deadline=None)
+laws = settings(max_examples=120, deadline=None)
 
 SIZES = {"n_block": 4, "n_level": 12, "lpb": 2}
 COUNTS = {"i": 12, "j": 3, "b": 5, "one": 1}
@@ -133,7 +133,7 @@ def near_names(draw: st.DrawFn) -> tuple[str, int, str]:
     return text, side, name
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(near_names())
 @example(("h.{i}/", 0, "h.07/"))
 @example(("h.{i:02}/", 0, "h.7/"))
@@ -201,7 +201,7 @@ affine = st.integers(1, 3).flatmap(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(affine)
 def test_ambiguity_is_what_counting_shows(hole):
     names = [n for n, s in zip("xyz", hole.slopes) if s]

@@ -22,6 +22,8 @@ INDEX = "model.safetensors.index.json"
 SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{1,9})-of-(?P<total>\d{1,9})")  # a file name without its suffix
 DEFAULT_METADATA: Mapping[str, str] = MappingProxyType({"format": "pt"})  # loaders ask for it
 _ALIGN = 8
+_BLOCK = 4096  # what file systems that share blocks share at a time
+_SHARED = 1 << 20  # files with less data are not padded for it
 
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -62,27 +64,35 @@ class Layout:
 
 
 def layout(
-    specs: Sequence[TensorSpec], metadata: Mapping[str, str] | None = None, max_shard_size: int | None = None
+    specs: Sequence[TensorSpec],
+    metadata: Mapping[str, str] | None = None,
+    max_shard_size: int | None = None,
+    data_start: int = 0,
 ) -> Layout:
     """Place tensors: wider element types first, then in the order given, so that each is aligned to its element.
 
     ``max_shard_size`` (bytes of tensors) asks for shards, filled in that order; a larger tensor gets one of its own.
-    The header of each file carries ``metadata``, or ``format: pt`` where there is none. Raises UsageError for a shard
-    size below 1, FormatError for names or sizes that the format cannot hold and for a header of more than 100,000,000
-    bytes.
+    Where the data of an input begins at byte ``data_start``, that of a large output begins at the same place in a block
+    of 4096 bytes, so that a copy of it can share blocks. The header of each file carries ``metadata``, or
+    ``format: pt`` where there is none.
+
+    Raises UsageError for a shard size below 1, FormatError for names or sizes that the format cannot hold and for a
+    header of more than 100,000,000 bytes.
     """
     if max_shard_size is not None and max_shard_size < 1:
         raise UsageError(f"a shard of {max_shard_size} bytes holds nothing: the shard size must be at least 1")
     with many_objects():
-        return _layout(specs, metadata or DEFAULT_METADATA, max_shard_size)
+        return _layout(specs, metadata or DEFAULT_METADATA, max_shard_size, data_start)
 
 
-def _layout(specs: Sequence[TensorSpec], metadata: Mapping[str, str], max_shard_size: int | None) -> Layout:
+def _layout(
+    specs: Sequence[TensorSpec], metadata: Mapping[str, str], max_shard_size: int | None, data_start: int
+) -> Layout:
     _check_names(specs)
     ordered = sorted(((_bytes(s), s) for s in specs), key=lambda pair: -_alignment(pair[1].dtype))
     groups = _split(ordered, max_shard_size)
     first = _json({METADATA: _checked(metadata)})
-    files = tuple(_file(i, len(groups), group, first) for i, group in enumerate(groups))
+    files = tuple(_file(i, len(groups), group, first, data_start) for i, group in enumerate(groups))
     place = {e[0]: (e[3], e[4]) for f in files for e in f.entries}
     total = sum(size for size, _ in ordered)
     index = _index(files, total) if len(files) > 1 else None
@@ -154,15 +164,16 @@ def _split(ordered: Sequence[_Sized], limit: int | None) -> list[list[_Sized]]:
     return groups
 
 
-def _file(number: int, total: int, group: Sequence[_Sized], metadata: str) -> FileLayout:
-    """Write the header of one file, padded with spaces so that the data begins at a multiple of 8."""
+def _file(number: int, total: int, group: Sequence[_Sized], metadata: str, data_start: int) -> FileLayout:
+    """Write the header of one file, padded with spaces so that the data begins at a multiple of 8 or as an input's."""
     parts, entries, at = [metadata[:-1]], [], 0
     for size, (name, dtype, shape) in group:
         dims = ",".join(map(str, shape))
         parts.append(f'{_json(name)}:{{"dtype":"{dtype}","shape":[{dims}],"data_offsets":[{at},{at + size}]}}')
         at += size
     text = (",".join(parts) + "}").encode()
-    text += b" " * (-len(text) % _ALIGN)
+    in_block = at >= _SHARED and data_start % _ALIGN == 0
+    text += b" " * ((data_start - 8 - len(text)) % _BLOCK if in_block else -len(text) % _ALIGN)
     if len(text) > MAX_HEADER:
         file = shard_name(number, total)
         raise _refuse(file, f"its header would take {len(text)} bytes, more than the limit of {MAX_HEADER}")
