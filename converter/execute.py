@@ -58,8 +58,9 @@ def execute(
     """Write tensors and compare values.
 
     ``read_fd`` and ``write_fd`` give the descriptors of input and output files, or what stands for them
-    (:class:`converter.transfer.Bytes`), by number (asked often, from all threads); ``name`` the name of an input file for messages. ``jobs``: threads; ``memory``: bytes for the buffers of
-    all of them, at least MIN_MEMORY; ``progress`` is called with bytes just written, one call at a time.
+    (:class:`converter.transfer.Bytes`), by number (asked often, from all threads); ``name`` the name of an input file
+    for messages. ``jobs``: threads; ``memory``: bytes for the buffers of all of them, at least MIN_MEMORY;
+    ``progress`` is called with bytes just written, one call at a time.
 
     Raises MismatchError before writing if dtypes cannot be cast; CastOverflowError, a MismatchError, after all is
     done, if finite values did not fit their dtype and ``allow_overflow`` is false; FormatError if reading or writing

@@ -1,4 +1,4 @@
-"""Checkpoints into live torch modules and out of them: the same plan and checks as for files, another reader and writer."""
+"""Checkpoints into live torch modules and out of them: the plan and the checks are those of files."""
 
 from __future__ import annotations
 
@@ -50,16 +50,17 @@ def load(
 ) -> LoadReport:
     """Put a checkpoint into a live model by a map, all of it or nothing.
 
-    The map's other side is held against the names, shapes and dtypes of the model's parameters and buffers, then every
-    tensor is read into staging memory and every check of the data is made; only then is the model changed, in one step that
-    cannot fail. Parameters stay the same objects, with their dtype, device and ``requires_grad``; tied ones stay one, and
-    what the map ties becomes one. What is on the meta device gets the staged tensors themselves.
+    The map's other side is held against the names, shapes and dtypes of the model's parameters and buffers, then
+    every tensor is read into staging memory and every check of the data is made; only then is the model changed, in
+    one step that cannot fail. Parameters stay the same objects, with their dtype, device and ``requires_grad``; tied
+    ones stay one, and what the map ties becomes one. What is on the meta device gets the staged tensors themselves.
 
-    ``params`` and ``set`` are one thing under two names: sizes and params (``n_layer=12``), refused where the checkpoint
-    disagrees. ``dtype`` makes floating tensors of the model that dtype. ``allow_missing`` lets tensors of the model keep their
-    values, ``allow_unexpected`` leaves tensors of the checkpoint out. With ``stage=False`` tensors go into the model one by
-    one after all checks, so that at most one tensor (or 64 MiB of small ones) is held beside it: if reading fails half-way
-    then, the model is left a mixture, and the error says so. The other options are those of :func:`converter.plan`.
+    ``params`` and ``set`` are one thing under two names: sizes and params (``n_layer=12``), refused where the
+    checkpoint disagrees. ``dtype`` makes floating tensors of the model that dtype. ``allow_missing`` lets tensors of
+    the model keep their values, ``allow_unexpected`` leaves tensors of the checkpoint out. With ``stage=False``
+    tensors go into the model one by one after all checks, so that at most one tensor (or 64 MiB of small ones) is
+    held beside it: if reading fails half-way then, the model is left a mixture, and the error says so. The other
+    options are those of :func:`converter.plan`.
 
     Raises MismatchError (carrying the report), MapError, UsageError and FormatError.
     """
@@ -106,10 +107,10 @@ def export(
 ) -> Report:
     """Write the tensors of a live model in the other layout: what :func:`load` with the same map reads.
 
-    The map is followed from the model's side to the checkpoint's, ``reverse=True`` as in ``load(reverse=True)`` the other way.
-    Parameters and persistent buffers are read one by one, nothing is copied as a whole; the output appears whole or not
-    at all. A tied head is left out and recorded as an alias, or stored with ``tied='copy'``. The options are those of
-    :func:`converter.plan` and :meth:`converter.Plan.write`; raises what they raise.
+    The map is followed from the model's side to the checkpoint's, ``reverse=True`` as in ``load(reverse=True)`` the
+    other way. Parameters and persistent buffers are read one by one, nothing is copied as a whole; the output appears
+    whole or not at all. A tied head is left out and recorded as an alias, or stored with ``tied='copy'``. The options
+    are those of :func:`converter.plan` and :meth:`converter.Plan.write`; raises what they raise.
     """
     settings = make_settings(None, _merge(params, set), config, dtype, untie, tied, unmatched, allow_overflow)
     source = Source(read_model(model))
@@ -128,7 +129,7 @@ def _merge(params: Mapping[str, Any] | None, set: Mapping[str, Any] | None) -> d
 
 
 def _common_dtype(model: Model) -> str | None:
-    """The one floating dtype of a model, which then decides how terms join, as `--dtype` does; None if there are several."""
+    """The one floating dtype of a model, None if there are several: it decides how terms join, as `--dtype` does."""
     kinds = {code(s.tensor) for s in model.slots.values()} - {""}
     floats = {c for c in kinds if DTYPES[c].kind == "float"}
     return floats.pop() if len(floats) == 1 and not any(DTYPES[c].kind == "float8" for c in kinds) else None

@@ -1,4 +1,4 @@
-"""Hold a plan against the tensors of a live model: what goes where, in which dtype, and what does not fit. No torch here."""
+"""Hold a plan against the tensors of a live model: what goes where, in which dtype, and what does not fit."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NO_SOURCE = "nothing in the checkpoint becomes it"
 class Entry:
     """A tensor of a model under one of its names.
 
-    ``first`` is the first name of the same tensor (its own, unless it is tied), ``dtype`` the safetensors name that it has
-    or shall have. An entry that is not ``required`` (a buffer that checkpoints leave out) may stay as it is. ``trouble``
-    says why it cannot be filled.
+    ``first`` is the first name of the same tensor (its own, unless it is tied), ``dtype`` the safetensors name that
+    it has or shall have. An entry that is not ``required`` (a buffer that checkpoints leave out) may stay as it is.
+    ``trouble`` says why it cannot be filled.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Lenience:
-    """What is let pass: entries without a value, tensors without a place; and whether a cast to float8 was asked for."""
+    """What is let pass: entries without a value, tensors without a place, and casts to float8 (where asked for)."""
 
     missing: bool = False
     unexpected: bool = False
@@ -178,8 +178,8 @@ class _Fit:
             if alias.first == image.first or alias.first in holder:
                 continue
             if alias.shape != image.shape:
-                text = f"is {image.name} by the map, but in the model it is {list(alias.shape)} and that {list(image.shape)}"
-                self.problems.append(Problem(text, "tied", alias.name))
+                here = f"in the model it is {list(alias.shape)} and that {list(image.shape)}"
+                self.problems.append(Problem(f"is {image.name} by the map, but {here}", "tied", alias.name))
                 continue
             retie |= {e.name: image.first for e in self.entries.values() if e.first == alias.first}
         for e in self.entries.values():

@@ -15,9 +15,10 @@ from converter.report import Fate, Report
 class LoadReport(Report):
     """The report of :func:`converter.load`.
 
-    ``loaded`` has an entry for each pair of a tensor of the checkpoint and a tensor of the model, ``missing`` the names of
-    the model that got no value, ``unexpected`` the names of the checkpoint that went nowhere, ``shape_mismatch`` names of
-    either. ``bytes_written`` counts what was put into the model. The other fields are those of :class:`converter.Report`.
+    ``loaded`` has an entry for each pair of a tensor of the checkpoint and a tensor of the model, ``missing`` the
+    names of the model that got no value, ``unexpected`` the names of the checkpoint that went nowhere,
+    ``shape_mismatch`` names of either. ``bytes_written`` counts what was put into the model. The other fields are
+    those of :class:`converter.Report`.
     """
 
     @classmethod

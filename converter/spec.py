@@ -119,8 +119,8 @@ class TensorEntry(NamedTuple):
 class FileStamp:
     """A file of an input as planning saw it: path, size in bytes, mtime in ns, and where its data section begins.
 
-    ``decode`` names what is done to its bytes as they are read (see :mod:`converter.formats.decode`); a file that is read
-    in two ways counts as two.
+    ``decode`` names what is done to its bytes as they are read (see :mod:`converter.formats.decode`); a file that is
+    read in two ways counts as two.
     """
 
     path: str

@@ -95,8 +95,8 @@ class Tied:
 class Fates:
     """The fate of every name that does not simply flow, as planning decides it. Names are those of the files.
 
-    ``unmade`` are (target, missing source or "") that a rule names and no step makes, ``spared`` the targets of optional
-    rules that are absent: what a live model needs to know of its own names.
+    ``unmade`` are (target, missing source or "") that a rule names and no step makes, ``spared`` the targets of
+    optional rules that are absent: what a live model needs to know of its own names.
     """
 
     missing: tuple[tuple[str, Origin | None, str], ...] = ()

@@ -1,10 +1,10 @@
 """Load a Llama-style checkpoint into a decoder with fused qkv, and see that it is the same function as transformers'.
 
     python examples/load_llama.py                        a small Llama with grouped queries and invented weights
-    python examples/load_llama.py --dtype bfloat16 DIR   a folder with config.json and weights (Llama, Mistral, SmolLM2)
+    python examples/load_llama.py --dtype bfloat16 DIR   a folder with config.json and weights (Llama, SmolLM2)
 
-As load_gpt2.py does: it samples from random weights, loads, reports, samples again, compares logits, and shows a refusal.
-The names on the `local` side of maps/llama.yaml are those of the parameters of this model.
+As load_gpt2.py does, it samples from random weights, loads, reports, samples again, compares logits, and shows a
+refusal. The names on the `local` side of maps/llama.yaml are those of the parameters of this model.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ __all__ = [
 def open_checkpoint(path: str | os.PathLike[str], root: str | None = None) -> Checkpoint:
     """Open a checkpoint: a file, a folder that holds an index or one file, or an index.
 
-    ``root`` says which state dict of a wrapped pickle is meant. Only headers are read. Raises FormatError (missing, malformed or ambiguous) and UsageError (one shard of several).
+    ``root`` says which state dict of a wrapped pickle is meant. Only headers are read. Raises FormatError (missing,
+    malformed or ambiguous) and UsageError (one shard of several).
     """
     with many_objects():
         return _open(os.fspath(path), root)

@@ -8,9 +8,9 @@ from converter.transfer import read_file
 class Decoded:
     """A file that is decoded as it is read (:class:`converter.transfer.Bytes`).
 
-    ``how``: ``swap2``, ``swap4``, ``swap8`` (big-endian elements of that size), ``conj`` (the imaginary parts of complex64
-    change their sign), ``neg2``, ``neg4``, ``neg8`` (floats of that size change their sign). Ranges are those of whole
-    elements.
+    ``how``: ``swap2``, ``swap4``, ``swap8`` (big-endian elements of that size), ``conj`` (the imaginary parts of
+    complex64 change their sign), ``neg2``, ``neg4``, ``neg8`` (floats of that size change their sign). Ranges are
+    those of whole elements.
     """
 
     def __init__(self, fd: int, how: str) -> None:

@@ -1,4 +1,4 @@
-"""Read what ``torch.save`` wrote: which tensors there are and where their bytes lie, without running or loading anything.
+"""Read what ``torch.save`` wrote: which tensors there are and where their bytes lie; nothing is run or loaded.
 
 The pickle is read as data (:mod:`converter.formats.pickles`), which is stricter than torch's own ``weights_only=True``
 and needs no torch. Data are then read by range from the file, views included, so that memory stays bounded.
@@ -36,7 +36,7 @@ class TorchPickle:
         return head.startswith(b"PK\x03\x04") or (head[:1] == b"\x80" and b"\x02" <= head[1:2] <= b"\x05")
 
     def read_header(self, path: str, root: str | None = None) -> Header:
-        """Read the tensors of one file, those of the state dict ``root`` where there are several; raises FormatError."""
+        """Read the tensors of one file, of the state dict ``root`` where there are several; raises FormatError."""
         with open_regular(path) as (fd, found):
             head = read_exactly(path, fd, min(HEAD, found.st_size), 0)
             if not self.claims(head):
