@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import prod
@@ -196,3 +197,7 @@ def _pool(dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
     if dtype == "BF16":
         return (_pool("F32").view(np.uint32) >> 16).astype(np.uint16)
     return np.random.default_rng(0).standard_normal(POOL, np.float32) * np.float32(0.02)
+
+
+if __name__ == "__main__":
+    warm(make(sys.argv[1], Path(sys.argv[2])))

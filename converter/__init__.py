@@ -68,3 +68,8 @@ def _without_torch(name: str) -> Any:
         raise UsageError(f"converter.{name} needs torch: pip install 'checkpoint-convert[torch]'")
 
     return refuse
+
+
+def __dir__() -> list[str]:
+    """List what the package offers, imported yet or not."""
+    return sorted([*__all__, "__version__"])

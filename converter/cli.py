@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -193,6 +194,8 @@ VERBS: dict[str, click.Command] = {
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     arguments = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        gc.disable()  # a short-lived process that makes many objects and no cycles worth collecting
     verb = arguments[0] if arguments and arguments[0] in VERBS else None
     command = VERBS[verb] if verb is not None else convert_command
     signal.signal(signal.SIGTERM, _terminate)

@@ -127,7 +127,7 @@ class Equations(Naming):
             stated = self._target_shape(doc.target[k])
             if stated is not None and value.shape is not None:
                 equations += self._agree(stated, value.shape, doc.target[k])
-            terms[1][k] = Term(t.spellings, value.shape if value.shape is not None else stated, t.dtype, t.bound)
+            terms[1][k] = Term(t.spellings, stated if stated is not None else value.shape, t.dtype, t.bound)
         true_equations = tuple(e for e in equations if e[0] != e[1])
         return Rule(
             next(self.numbers), doc.node.origin, 0, tuple(terms[0]), tuple(terms[1]), chain, found.inverse,

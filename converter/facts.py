@@ -13,7 +13,7 @@ from typing import Any
 
 from converter.dims import Dim, Poly, names, solve, substitute
 from converter.document import ParamDoc
-from converter.errors import MapError, MismatchError, Origin, Problem, UsageError
+from converter.errors import MapError, MismatchError, Problem, UsageError
 from converter.expressions import Expr, ExpressionError, UnknownName, parse
 from converter.folding import closest
 from converter.rules import Ruleset
@@ -75,7 +75,6 @@ class Equation:
     right: Dim
     subject: str
     weight: int = 1
-    origin: Origin | None = None  # the rule that states it, for an equation that nothing else would check
 
 
 class Facts:
@@ -88,7 +87,6 @@ class Facts:
         self.numbers: dict[str, int] = {}
         self.equations: list[Equation] = []
         self.assumed: dict[str, Any] = {}
-        self.contradictions: list[Problem] = []
         self._settings: Settings = Settings()
 
     def know(self, name: str, value: Any, why: str) -> None:
@@ -175,11 +173,10 @@ class Facts:
             d = substitute(e.left, self.numbers) - substitute(e.right, self.numbers)
             open_names = names(d)
             if not open_names:
-                self._contradict(e, d)
                 continue
             for name in open_names & set(self.values):
                 self.refuse_size(name)
-            left.append(Equation(d, 0, e.subject, e.weight, e.origin) if e.origin is None else e)
+            left.append(Equation(d, 0, e.subject, e.weight))
             if isinstance(d, Poly) and len(open_names) == 1:
                 (name,) = open_names
                 value = solve(d, 0, name)
@@ -198,22 +195,18 @@ class Facts:
         text = f"{name} is {self.values[name]!r} ({self.why[name]}), which is no size (a whole number)"
         raise (UsageError if name in self._settings.set else MismatchError)(Problem(text, "size"))
 
-    def _contradict(self, e: Equation, difference: Dim) -> None:
-        """Tell an equation of a rule that the sizes found do not hold; those of headers are told as wrong shapes."""
-        if difference != 0 and e.origin is not None:
-            left, right = substitute(e.left, self.numbers), substitute(e.right, self.numbers)
-            text = f"{e.left} is {left} and {e.right} is {right}, which this rule makes one size"
-            reason = self.reason([e.left, e.right])
-            self.contradictions.append(Problem(f"{text}: {reason}", "shape", e.subject, e.origin))
-
     def contradicted(self) -> list[Problem]:
-        """List equations and expressions of the map that do not hold for the sizes found."""
-        out = list(self.contradictions)
+        """List expressions of the map that do not hold for the sizes found."""
+        out: list[Problem] = []
         for name, param in self.params.items():
             if param.expr is None or name not in self.values or name in self._settings.set:
                 continue
             expr = _expr(param.expr)
-            value = self.evaluate(expr)
+            try:
+                value = self.evaluate(expr)
+            except ExpressionError as e:
+                out.append(Problem(f"{name} = {expr.text}: {e}", "size", None, param.expr.origin))
+                continue
             if value is not None and value != self.values[name]:
                 reason = self.reason([Poly.of(n) for n in sorted(expr.names)])
                 text = f"{name} is {self.values[name]!r} ({self.why[name]}), {expr.text} is {value!r} ({reason})"

@@ -5,29 +5,41 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import cache
 
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Give a sort key by which ``h.2`` comes before ``h.10``."""
-    return tuple([(0, *_number(p)) if i % 2 else (1, 0, p) for i, p in enumerate(_DIGITS.split(name)) if p])
+def natural_key(name: str) -> str:
+    """Give a sort key by which ``h.2`` comes before ``h.10``.
+
+    A number becomes its length and its digits, behind a mark that sorts before every other character: numbers are
+    compared by value without making integers of them, since a name may have thousands of digits.
+    """
+    return _DIGITS.sub(_padded, name)
 
 
-def _number(digits: str) -> tuple[int, str]:
-    """Order digits by their value without making numbers of them: a name may have thousands."""
+def _padded(m: re.Match[str]) -> str:
+    return _number(m[0])
+
+
+@cache
+def _number(digits: str) -> str:
     short = digits.lstrip("0")
-    return len(short), short
+    return f"\0{chr(min(len(short), 0xFFFF))}{short}"
 
 
 def fold(names: Iterable[str]) -> list[str]:
     """Fold names that differ only in numbers: ``h.{0..11}.w (12)``, gaps as ``{0..10,12..23}``, in natural order."""
     groups: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for name in sorted(set(names), key=natural_key):
+    for name in set(names):
         parts = _DIGITS.split(name)
         groups.setdefault(tuple(parts[::2]), []).append(tuple(parts[1::2]))
+    for rows in groups.values():
+        rows.sort(key=lambda row: [_number(d) for d in row])
+    ordered = sorted(groups.items(), key=lambda g: natural_key(_joined(g[0], g[1][0])))
     lines: list[tuple[str, int]] = []
-    for literals, numbers in groups.items():
+    for literals, numbers in ordered:
         for columns in _boxes(numbers):
             text = literals[0] + "".join(_column(c) + rest for c, rest in zip(columns, literals[1:]))
             count = 1
@@ -35,6 +47,10 @@ def fold(names: Iterable[str]) -> list[str]:
                 count *= len(c)
             lines.append((text, count))
     return [f"{text} ({count})" if count > 1 else text for text, count in lines]
+
+
+def _joined(literals: Sequence[str], numbers: Sequence[str]) -> str:
+    return literals[0] + "".join(n + text for n, text in zip(numbers, literals[1:]))
 
 
 def _boxes(rows: list[tuple[str, ...]]) -> list[list[list[str]]]:

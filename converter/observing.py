@@ -33,8 +33,7 @@ class Observer:
             if rule.number in self._settled and not rule.local and ~rule.number not in self._settled:
                 self._settled.add(~rule.number)
                 self.facts.equations += [
-                    Equation(a, b, rule.target[0].name.text if rule.target else "", 1, rule.origin)
-                    for a, b in rule.equations
+                    Equation(a, b, rule.target[0].name.text if rule.target else "") for a, b in rule.equations
                 ]
 
     def _relevant(self, rule: Rule, table: Table) -> Iterator[tuple[Key, str, bool | None]]:
@@ -123,8 +122,7 @@ class Observer:
                 entry = self.inputs.entry(name)
                 self._equate(rule.source[k], entry.shape, entry.name, 1, suffix)
             self.facts.equations += [
-                Equation(localise(a, suffix), localise(b, suffix), found[0][1], 1, rule.origin)
-                for a, b in rule.equations
+                Equation(localise(a, suffix), localise(b, suffix), found[0][1]) for a, b in rule.equations
             ]
         return True
 

@@ -32,21 +32,37 @@ class Pool(Generic[W]):
         if len(self._crew) == 1:
             self._work(self._crew[0])
         else:
-            threads = [threading.Thread(target=self._work, args=(w,), daemon=True) for w in self._crew]
-            try:
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-            except BaseException:
-                self._stop.set()
-                for thread in threads:
-                    if thread.ident is not None:
-                        thread.join()
-                raise
+            self._run_threads()
         if self._failure is not None:
             raise self._failure
         return self.weight
+
+    def _run_threads(self) -> None:
+        """Run one thread a worker and wait for their own word that they are done.
+
+        ``Thread.join`` that a KeyboardInterrupt cuts short takes a running thread for an ended one ever after
+        (CPython 3.11), so each thread sets an event instead.
+        """
+        ended = [threading.Event() for _ in self._crew]
+        begun = 0
+        try:
+            for worker, event in zip(self._crew, ended):
+                begun += 1
+                threading.Thread(target=self._work_and_tell, args=(worker, event), daemon=True).start()
+            for event in ended:
+                event.wait()
+        except BaseException:
+            self._stop.set()
+            for event in ended[: begun - 1]:
+                event.wait()
+            ended[begun - 1].wait(timeout=10)  # the start of the last one may have been cut short: it may never come
+            raise
+
+    def _work_and_tell(self, worker: W, ended: threading.Event) -> None:
+        try:
+            self._work(worker)
+        finally:
+            ended.set()
 
     def _work(self, worker: W) -> None:
         try:

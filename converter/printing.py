@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from converter.folding import fold, visible
+from converter.names import skeleton
 from converter.steps import Operand, Plan, Step
 
 
@@ -39,9 +40,8 @@ def _groups(steps: Iterable[Step]) -> list[list[Step]]:
 
 
 def _form(step: Step) -> tuple[str, ...]:
-    from converter.names import skeleton
-
-    return tuple(skeleton(n) for n in (*step.source_names(), *step.target_names())[:2])
+    first = (next(iter(step.source_names()), ""), next(iter(step.target_names()), ""))
+    return tuple(skeleton(n) for n in first)
 
 
 def _rows(steps: list[Step]) -> list[tuple[str, str, str, str]]:

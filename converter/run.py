@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from converter import proof
 from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
@@ -220,6 +219,8 @@ def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Repor
     anything.
     """
     begun = time.monotonic()
+    if job.memory < 1 or (job.jobs is not None and job.jobs < 1):
+        raise UsageError(f"jobs is {job.jobs} and memory {job.memory}: both are 1 or more")
     raise_problems(plan)
     files = [f.path for f in plan.header.files]
     begins = plan.header.files[0].data_start if plan.header.files else 0
@@ -239,7 +240,9 @@ def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Repor
         checkpoint.check_unchanged()
         verdict = None
         if not problems and job.verify:
-            verdict = proof.prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
+            from converter.proof import prove
+
+            verdict = prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
             problems = list(verdict.problems)
         if problems:
             raise MismatchError(problems, make_report(plan, problems, outcome.casts, 0, time.monotonic() - begun))

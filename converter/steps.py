@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from converter.errors import Origin, Problem
+from converter.errors import Origin, Problem, UsageError
 from converter.flow import Chain
 from converter.ops.base import Op
 from converter.spec import Header, Shape, TensorSpec
@@ -144,6 +144,9 @@ class Plan:
     def part(self, names: Iterable[str]) -> Plan:
         """Give the plan that makes only some of the outputs, with the data checks that belong to no output left out."""
         wanted = set(names)
+        unknown = sorted(wanted - {o.name for o in self.outputs})
+        if unknown:
+            raise UsageError(Problem("is no output of this plan", "usage", unknown[0]))
         steps = tuple(s for s in self.steps if wanted & set(s.target_names()))
         made = {n for s in steps for n in s.target_names()}
         every = {o.name for o in self.outputs}

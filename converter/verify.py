@@ -46,12 +46,15 @@ def unexpected(plan: Plan) -> Iterable[Problem]:
     out = []
     for k, (name, origin, text) in enumerate(plan.fates.unexpected):
         key = _normal(name)
-        hint = closest(name, candidates) if k < LOOK and origin is None and key not in forms else None
+        hint = None
+        if k < LOOK and origin is None and key not in forms:
+            near = closest(name, candidates)
+            hint = candidates[near] if near else forms.get(closest(key, forms) or "")
         if origin is None and key in forms and re.search(r"(?<!\d)0\d", name):
             text += f" ('{forms[key]}' writes 7 as 7, not as 07)"
         out.append(
             Problem(
-                text + (f" (did you mean {candidates[hint]}?)" if hint else ""),
+                text + (f" (did you mean {hint}?)" if hint else ""),
                 "unexpected",
                 name,
                 origin,
@@ -84,7 +87,7 @@ def reversed_hint(plan: Plan) -> Iterable[Problem]:
     if there > here:
         what = "without --reverse" if plan.reverse else "with --reverse"
         text = (
-            f"{there} of {len(names)} names have the form of the '{plan.sides[1]}' side, "
+            f"{there} of {_tried(plan, names)} names have the form of the '{plan.sides[1]}' side, "
             f"{here} that of the '{plan.sides[0]}' side: convert {what}?"
         )
         yield Problem(text, "hint")
@@ -106,11 +109,13 @@ def prefix_hint(plan: Plan) -> Iterable[Problem]:
         prefix, count = max(tally.items(), key=lambda x: x[1])
         side = "to" if plan.reverse else "from"
         if 2 * count > len(names):
-            yield Problem(
-                f"{count} of the unexpected names fit without the prefix '{prefix}': add `strip: "
-                f"{{{side}: ['{prefix}']}}` to the map",
-                "hint",
+            few = (
+                f"{count} of the unexpected names"
+                if len(names) < LOOK
+                else f"{count} of the first {LOOK} unexpected names"
             )
+            text = f"{few} fit without the prefix '{prefix}': add `strip: {{{side}: ['{prefix}']}}` to the map"
+            yield Problem(text, "hint")
 
 
 def config_hint(plan: Plan) -> Iterable[Problem]:
@@ -128,10 +133,18 @@ def stranger_hint(plan: Plan) -> Iterable[Problem]:
     names = list(plan.header.tensors)[:LOOK]
     fits = any(matches(n) for matches in map(_matcher, plan.expected) for n in names)
     if names and plan.fates.unexpected and not fits and not any(prefix_hint(plan)):
-        yield Problem(f"none of {len(names)} names has the form of either side: is this the right map?", "hint")
+        yield Problem(
+            f"none of {_tried(plan, names)} names has the form of either side: is this the right map?", "hint"
+        )
 
 
 HINTS: tuple[Check, ...] = (reversed_hint, prefix_hint, stranger_hint, config_hint)
+
+
+def _tried(plan: Plan, names: list[str]) -> str:
+    """How many names a hint looked at, out of how many."""
+    total = len(plan.header.tensors)
+    return str(total) if len(names) == total else f"the first {len(names)}"
 
 
 def _normal(text: str) -> str:

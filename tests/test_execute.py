@@ -437,6 +437,10 @@ def test_an_interrupt_stops_all_threads_and_passes_on(disk, jobs, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         disk.run([disk.place("a", "F32", ta)], jobs=jobs)
     timer.join()
+    for _ in range(500):  # a thread that has said its last word takes a moment to be gone
+        if threading.active_count() == before:
+            break
+        time.sleep(0.01)
     assert threading.active_count() == before
 
 

@@ -42,6 +42,33 @@ class Elementwise(Op):
 
 
 @dataclass(frozen=True)
+class WithoutNumber(Elementwise):
+    """Arithmetic that has no parameter: the bare word."""
+
+    bare: ClassVar[bool] = True
+
+    @classmethod
+    def schema(cls) -> dict[str, Any] | None:
+        """There is no argument."""
+        return None
+
+    @classmethod
+    def parse(cls, argument: Any, context: OpContext) -> Self:
+        """Read the bare word."""
+        if argument is not None:
+            raise OpError(f"{cls.word} takes no argument")
+        return cls()
+
+    def step(self) -> Arith:
+        """The arithmetic of one element, which has the op's name."""
+        return Arith(self.word)
+
+    def argument(self) -> Any:
+        """There is none."""
+        return None
+
+
+@dataclass(frozen=True)
 class WithNumber(Elementwise):
     """Arithmetic with a constant: an expression, and whether the opposite is meant."""
 
