@@ -205,9 +205,10 @@ def test_shards_with_an_index(lab):
     lab.gives(folder, want, text=text)
 
 
-def test_headers_do_not_read_data_and_need_no_torch(lab):
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_headers_do_not_read_data_and_need_no_torch(lab, new):
     """Neither torch nor numpy is imported to read what is in 64 MiB of weights, and the memory does not show them."""
-    path = lab.saved({"w": torch.zeros(64 << 20, dtype=torch.uint8)})
+    path = lab.saved({"w": torch.zeros(64 << 20, dtype=torch.uint8)}, _use_new_zipfile_serialization=new)
     code = (
         "import sys\nfrom converter.formats import open_checkpoint\n"
         f"c = open_checkpoint({str(path)!r})\nassert c.header.tensors['w'].shape == (64 << 20,)\n"

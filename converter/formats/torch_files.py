@@ -10,9 +10,11 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from converter.errors import FormatError
 from converter.formats.base import bad, faults, read_exactly
 from converter.formats.pickles import PickleError, RefusedError, read_pickle
 from converter.formats.text import show
@@ -112,7 +114,15 @@ class _Archive:
 
 
 def _read_legacy(path: str, fd: int, size: int) -> Contents:
-    data = read_exactly(path, fd, min(size, MAX_PICKLE), 0)
+    """Read the pickles at the start of a file; how long they are shows when they have been read."""
+    for limit in (4 << 20, 32 << 20):
+        if limit < size:
+            with suppress(FormatError):
+                return _read_run(path, fd, size, read_exactly(path, fd, limit, 0))
+    return _read_run(path, fd, size, read_exactly(path, fd, min(size, MAX_PICKLE), 0))
+
+
+def _read_run(path: str, fd: int, size: int, data: bytes) -> Contents:
     magic, at = _parse(path, data)
     if magic != _MAGIC or type(magic) is not int:
         raise bad(path, "is a pickle, but not one that torch.save wrote")
