@@ -28,6 +28,7 @@ class Ledger:
     kept: list[str] = field(default_factory=list)
     unexpected: dict[str, tuple[str, Origin | None]] = field(default_factory=dict)
     absent: dict[str, Origin] = field(default_factory=dict)
+    spared: list[str] = field(default_factory=list)  # targets of what is absent
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -81,6 +82,7 @@ class Claims:
             if needed and all(len(i.missing) == sum(map(len, i.sources)) for i in self._needed(within[key])):
                 self._absent(instances[0], needed)
                 gone |= {id(i) for i in instances}
+                self.ledger.spared += [n for i in instances for names in i.targets for n in names]
                 first = next(n for i in needed for n in i.missing)
                 left = [n for i in instances for names in i.sources for n in names if n in self.inputs]
                 self._of_absent.update(dict.fromkeys(left, first))

@@ -79,8 +79,6 @@ def convert_command(**options: Any) -> None:
         raise UsageError(f"--report {o['report_file']}: reports are written as .json")
     if o["output_path"] is None and not o["dry_run"]:
         raise UsageError("OUTPUT is missing (only --dry-run does without)")
-    if o["root"] is not None:
-        raise UsageError("--root belongs to torch pickles, which this version does not read")
     found = make_settings(
         o["input_path"],
         settings(o["sets"]),
@@ -94,7 +92,7 @@ def convert_command(**options: Any) -> None:
     rules = load_rules(o["map_name"], found, o["reverse"])
     from converter.formats import open_checkpoint
 
-    with open_checkpoint(o["input_path"]) as checkpoint:
+    with open_checkpoint(o["input_path"], o["root"]) as checkpoint:
         job = Job(o["output_path"] or "", o["max_shard_size"], o["force"], o["verify"], o["jobs"], o["memory"])
         files = [f.path for f in checkpoint.header.files]
         if o["output_path"] is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from converter.errors import FormatError, MismatchError, Problem
 from converter.moves import Compare, Copy, Gather, Moves, Produce, Runs, Tile, lower
 from converter.pool import Pool
-from converter.transfer import STEP, Files, Worker
+from converter.transfer import STEP, Ends, Files, Worker
 
 if TYPE_CHECKING:
     from converter.casts import Counts
@@ -47,8 +47,8 @@ class CastOverflowError(MismatchError):
 def execute(
     produces: Iterable[Produce],
     compares: Sequence[Compare],
-    read_fd: Callable[[int], int],
-    write_fd: Callable[[int], int],
+    read_fd: Ends,
+    write_fd: Ends,
     *,
     jobs: int = 1,
     memory: int = 256 << 20,
@@ -58,9 +58,10 @@ def execute(
 ) -> Outcome:
     """Write tensors and compare values.
 
-    ``read_fd`` and ``write_fd`` give the descriptors of input and output files by number (asked often, from all
-    threads); ``name`` the name of an input file for messages. ``jobs``: threads; ``memory``: bytes for the buffers of
-    all of them, at least MIN_MEMORY; ``progress`` is called with bytes just written, one call at a time.
+    ``read_fd`` and ``write_fd`` give the descriptors of input and output files, or what stands for them
+    (:class:`converter.transfer.Bytes`), by number (asked often, from all threads); ``name`` the name of an input file
+    for messages. ``jobs``: threads; ``memory``: bytes for the buffers of all of them, at least MIN_MEMORY;
+    ``progress`` is called with bytes just written, one call at a time.
 
     Raises MismatchError before writing if dtypes cannot be cast; CastOverflowError, a MismatchError, after all is
     done, if finite values did not fit their dtype and ``allow_overflow`` is false; FormatError if reading or writing

@@ -41,6 +41,7 @@ def make_fates(
             reason = _why_expected(rules, facts, instance)
             text += f"; {reason}" if reason else ""
             missing.setdefault(name, (instance.rule.origin, text))
+    made = {n for step in steps for n in step.target_names()}
     return Fates(
         missing=tuple((n, o, text) for n, (o, text) in missing.items()),
         unexpected=tuple((original(n), origin, text) for n, (text, origin) in ledger.unexpected.items()),
@@ -55,6 +56,14 @@ def make_fates(
         tied=tuple(Tied(original(a), original(b), alias) for a, b, alias in work.notes),
         untied=tuple(original(n) for n in work.untied),
         stripped=tuple(sorted(inputs.stripped.items())),
+        unmade=tuple(
+            (n, original(i.missing[0]) if i.missing else "")
+            for i in ledger.instances
+            for names in i.targets
+            for n in names
+            if n not in made
+        ),
+        spared=tuple(n for n in ledger.spared if n not in made),
     )
 
 

@@ -4,18 +4,21 @@ comparison.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from converter.flow import apply
 from converter.ops.base import DataCheck, Family
-from converter.spec import Header
+from converter.spec import Header, Shape
 from converter.steps import Constant, Names, Plan, Recipe, Step
 from converter.values import Compare, FileSource, PatternSource, Produce, Source
 from converter.virtual import CONSTANT, Virtual, check_exact
 
 Place = Mapping[str, tuple[int, int]]  # tensor name -> output file number, absolute byte offset
+
+
+Strides = tuple[Shape | None, ...]  # of each source of a recipe; () where all are packed
 
 
 @dataclass(frozen=True)
@@ -43,28 +46,34 @@ class Lowering:
     """Lower the steps of a plan; recipes that steps share are lowered once."""
 
     header: Header
-    _cache: dict[int, tuple[Recipe, Lowered]] = field(default_factory=dict)
+    _cache: dict[tuple[int, Strides], tuple[Recipe, Lowered]] = field(default_factory=dict)
     _feeds: dict[int, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
 
-    def recipe(self, recipe: Recipe) -> Lowered:
-        """Run a recipe's ops on virtual tensors, and account for every element of every output."""
-        found = self._cache.get(id(recipe))
+    def recipe(self, recipe: Recipe, sources: Sequence[FileSource] = ()) -> Lowered:
+        """Run a recipe's ops on virtual tensors, and account for every element of every output.
+
+        ``sources`` are what it reads, where that may lie in other than row-major order.
+        """
+        strides = tuple(s.strides for s in sources) if any(s.strides for s in sources) else ()
+        found = self._cache.get((id(recipe), strides))
         if found is not None:
             return found[1]
+
+        def source(slot: int, shape: Shape) -> Virtual:
+            return Virtual.source(slot, shape, strides[slot] if strides else None)
+
         families: list[Family[Virtual]] = []
         slot = 0
         for operand in recipe.inputs:
             members = prod(n for _, n in operand.bound)
-            families.append(
-                Family(operand.bound, tuple(Virtual.source(slot + m, operand.shape) for m in range(members)))
-            )
+            families.append(Family(operand.bound, tuple(source(slot + m, operand.shape) for m in range(members))))
             slot += members
         made, checks = apply(recipe.chain, tuple(families))
         for family in made:
             for item in family.items:
                 check_exact(item)
         lowered = Lowered(tuple(f.items for f in made), checks)
-        self._cache[id(recipe)] = (recipe, lowered)
+        self._cache[id(recipe), strides] = (recipe, lowered)
         return lowered
 
     def feeds(self, recipe: Recipe) -> tuple[tuple[int, int, int], ...]:
@@ -85,20 +94,22 @@ class Lowering:
     def sources(self, names: Names) -> tuple[FileSource, ...]:
         """Where the bytes of some tensors are."""
         entries = [self.header.tensors[n] for group in names for n in group]
-        return tuple(FileSource(e.file, e.start, e.dtype, e.shape) for e in entries)
+        return tuple(FileSource(e.file, e.start, e.dtype, e.shape, e.strides) for e in entries)
 
     def produces(self, plan: Plan, place: Place) -> list[Produce]:
-        """Every tensor that is written."""
+        """Every tensor that is written, in the dtype that the plan's outputs say."""
         out: list[Produce] = []
+        dtypes = {s.name: s.dtype for s in plan.outputs}
         for step in plan.steps:
             if step.kind == "fill" and step.constant is not None:
                 value, pattern = constant(step.constant, 0)
                 for name in step.target_names():
-                    out.append(Produce(name, *place[name], step.constant.dtype, value, pattern))
+                    out.append(Produce(name, *place[name], dtypes[name], value, pattern))
             elif step.kind == "move" and step.recipe is not None:
-                lowered, sources = self.recipe(step.recipe), self.sources(step.sources)
-                for operand, group, values in zip(step.recipe.outputs, step.targets, lowered.outputs):
-                    out += [Produce(n, *place[n], operand.dtype, v, sources) for n, v in zip(group, values)]
+                sources = self.sources(step.sources)
+                lowered = self.recipe(step.recipe, sources)
+                for group, values in zip(step.targets, lowered.outputs):
+                    out += [Produce(n, *place[n], dtypes[n], v, sources) for n, v in zip(group, values)]
         return out
 
     def compares(self, plan: Plan) -> list[Compare]:
@@ -112,7 +123,7 @@ class Lowering:
                     Compare(
                         Label(step, "is not the constant that the map states", name, ""),
                         step.constant.dtype,
-                        Virtual.source(0, step.constant.shape),
+                        self.sources(step.sources)[0].virtual(0),
                         value,
                         (*self.sources(step.sources), *pattern),
                     )
@@ -124,21 +135,21 @@ class Lowering:
         return out
 
     def _compare(self, step: Step, recipe: Recipe, other: Recipe) -> Compare:
-        left, right = self.recipe(recipe).outputs[0][0], self.recipe(other).outputs[0][0]
-        sources = self.sources(step.sources)
+        sources, others = self.sources(step.sources), self.sources(step.other_sources)
+        left, right = self.recipe(recipe, sources).outputs[0][0], self.recipe(other, others).outputs[0][0]
         shifted = Virtual(
             right.shape,
             tuple(b._replace(slot=b.slot + len(sources)) if b.slot != CONSTANT else b for b in right.blocks),
         )
         names = [n for g in step.sources for n in g], [n for g in step.other_sources for n in g]
         label = Label(step, "differs from {other}, although the map ties them", names[0][0], names[1][0])
-        return Compare(label, recipe.outputs[0].dtype, left, shifted, (*sources, *self.sources(step.other_sources)))
+        return Compare(label, recipe.outputs[0].dtype, left, shifted, (*sources, *others))
 
     def _checks(self, step: Step, recipe: Recipe) -> list[Compare]:
         names = [n for group in step.sources for n in group]
         sources = self.sources(step.sources)
         out = []
-        for check in self.recipe(recipe).checks:
+        for check in self.recipe(recipe, sources).checks:
             sides = [next((b.slot for b in v.blocks if b.slot != CONSTANT), None) for v in (check.left, check.right)]
             name = names[sides[0]] if sides[0] is not None else names[0]
             other = names[sides[1]] if sides[1] is not None else ""

@@ -22,6 +22,7 @@ from converter.lowering import Lowering, constant
 from converter.ops.base import Family, OpError, Value
 from converter.spec import TensorSpec
 from converter.steps import Plan, Recipe, Step
+from converter.transfer import End, Ends
 from converter.values import Compare, FileSource, Source
 from converter.virtual import Virtual
 
@@ -36,7 +37,7 @@ class _Proof:
 
     @property
     def inputs(self) -> int:
-        return len(self.plan.header.files)
+        return 1 + max((e.file for e in self.plan.header.tensors.values()), default=-1)
 
     def written(self, names: tuple[str, ...]) -> tuple[FileSource, ...]:
         """Output tensors as sources; their files are numbered after those of the input."""
@@ -88,15 +89,13 @@ class _Proof:
         inputs = [n for group in step.sources for n in group]
         values = [v for family, operand in zip(made, recipe.inputs) for v in _reordered(family, operand.bound)]
         for name, value, entry in zip(inputs, values, self.lowering.sources(step.sources)):
-            out.append(
-                Compare(("back", name), entry.dtype, value, Virtual.source(slot, entry.shape), (*sources, entry))
-            )
+            out.append(Compare(("back", name), entry.dtype, value, entry.virtual(slot), (*sources, entry)))
         return out
 
     def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
         sources = self.lowering.sources(step.sources)
         out = []
-        for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe).outputs):
+        for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe, sources).outputs):
             for name, value in zip(group, values):
                 whole = Virtual.source(len(sources), operand.shape)
                 out.append(Compare(("again", name), operand.dtype, value, whole, (*sources, places[name])))
@@ -154,7 +153,9 @@ class Verdict:
         )
 
 
-def prove(plan: Plan, lowering: Lowering, layout: Layout, read_fd: Fd, write_fd: Fd, jobs: int, memory: int) -> Verdict:
+def prove(
+    plan: Plan, lowering: Lowering, layout: Layout, read_fd: Ends, write_fd: Fd, jobs: int, memory: int
+) -> Verdict:
     """Read the output back and compare; ``memory`` is bytes, ``jobs`` threads."""
     problems = [
         Problem("the header that was read back is not the one that was written", "proof", file.name)
@@ -163,7 +164,7 @@ def prove(plan: Plan, lowering: Lowering, layout: Layout, read_fd: Fd, write_fd:
     ]
     proof = _Proof(plan, lowering, layout)
 
-    def fd(i: int) -> int:
+    def fd(i: int) -> End:
         return read_fd(i) if i < proof.inputs else write_fd(i - proof.inputs)
 
     compares = proof.compares()

@@ -92,7 +92,7 @@ class Report:
         """
         converted = len({x.source for x in self.loaded})
         counts = [
-            (converted, "tensors fit" if self.problems else "tensors converted"),
+            (converted, "tensors fit" if self.problems else f"tensors {self.verb()}"),
             (len(self.dropped), "dropped"),
             (len(self.tied), "tied"),
         ]
@@ -105,6 +105,10 @@ class Report:
         text = ", ".join(f"{n} {word}" for n, word in counts)
         text = text.replace("tensors", "tensor", 1) if converted == 1 else text
         return f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s" if self.bytes_written else text
+
+    def verb(self) -> str:
+        """What was done with the tensors that are counted first."""
+        return "converted"
 
     def raise_for_problems(self) -> None:
         """Raise a ConvertError that carries this report, if there is any problem."""
@@ -190,7 +194,7 @@ def make_report(
 
 def _flows(plan: Plan, casts: Mapping[str, Any]) -> tuple[list[Loaded], list[Cast]]:
     """List every pair of a source and a destination, and the casts among them."""
-    lowering = Lowering(plan.header)
+    lowering, dtypes = Lowering(plan.header), {s.name: s.dtype for s in plan.outputs}
     loaded: list[Loaded] = []
     cast: list[Cast] = []
     ops_of: dict[int, tuple[Any, ...]] = {}
@@ -201,10 +205,10 @@ def _flows(plan: Plan, casts: Mapping[str, Any]) -> tuple[list[Loaded], list[Cas
         if key not in ops_of:
             ops_of[key] = tuple(op.yaml() for op in step.recipe.chain.ops())
         for source, target, k in pairs(lowering, step):
-            made = step.recipe.outputs[k]
-            loaded.append(Loaded(source, target, ops_of[key], made.dtype, made.shape))
+            shape, dtype = step.recipe.outputs[k].shape, dtypes[target]
+            loaded.append(Loaded(source, target, ops_of[key], dtype, shape))
             was = plan.header.tensors[source].dtype
-            if was != made.dtype:
+            if was != dtype:
                 lost = (casts[target].overflow, casts[target].underflow) if target in casts else (0, 0)
-                cast.append(Cast(target, source, was, made.dtype, *lost))
+                cast.append(Cast(target, source, was, dtype, *lost))
     return loaded, cast

@@ -13,7 +13,8 @@ from typing import Any
 from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
-from converter.formats import Checkpoint, Output, check_target, layout, open_checkpoint
+from converter.formats import Output, check_target, layout, open_checkpoint
+from converter.formats.base import Input
 from converter.formats.text import many_objects
 from converter.lowering import Label, Lowering
 from converter.mapfile import load_map, read_map
@@ -38,6 +39,7 @@ class Plan(Steps):
     """
 
     input: str = ""
+    root: str | None = None
 
     @property
     def report(self) -> Report:
@@ -62,7 +64,7 @@ class Plan(Steps):
         exists, or is the input) and FormatError (reading or writing failed, or the input changed since it was
         planned).
         """
-        with open_checkpoint(self.input) as checkpoint:
+        with open_checkpoint(self.input, self.root) as checkpoint:
             if checkpoint.header.files != self.header.files:
                 raise FormatError(Problem("has changed since it was planned: plan again", "changed", self.input))
             return write(self, checkpoint, Job(output, max_shard_size, force, verify, jobs, memory, progress))
@@ -98,16 +100,17 @@ def plan(
     tied: str | None = None,
     unmatched: str | None = None,
     allow_overflow: bool = False,
+    root: str | None = None,
 ) -> Plan:
     """Plan the conversion of a checkpoint by a map (a path, or the name of a shipped one) without reading its data.
 
     The options are those of the command line: ``set`` (names to values), ``config`` (a path or a mapping; by default
     config.json beside the input), ``dtype`` (``bfloat16``), ``untie``, ``tied`` (``omit``, ``copy``), ``unmatched``
-    (``error``, ``drop``, ``keep``), ``allow_overflow``. Raises MismatchError with every problem that headers show and
-    the report, MapError, UsageError and FormatError.
+    (``error``, ``drop``, ``keep``), ``allow_overflow``, ``root`` (which state dict of a wrapped pickle). Raises
+    MismatchError with every problem that headers show and the report, MapError, UsageError and FormatError.
     """
     settings = make_settings(input, set, config, dtype, untie, tied, unmatched, allow_overflow)
-    with open_checkpoint(input) as checkpoint:
+    with open_checkpoint(input, root) as checkpoint:
         made = plan_open(checkpoint, load_rules(map, settings, reverse), settings)
     raise_problems(made)
     return made
@@ -186,11 +189,21 @@ def load_rules(map: PathLike, settings: Settings, reverse: bool) -> Ruleset:
     return rules.reverse() if reverse else rules
 
 
-def plan_open(checkpoint: Checkpoint, rules: Ruleset, settings: Settings) -> Plan:
+def plan_open(checkpoint: Input, rules: Ruleset, settings: Settings) -> Plan:
     """Plan the conversion of an open checkpoint; what is wrong with it is found by :func:`converter.verify.verify`."""
     with many_objects():
         steps = make_plan(rules, checkpoint.header, settings)
-    return Plan(**{f.name: getattr(steps, f.name) for f in fields(steps)}, input=checkpoint.path)
+    check_others(steps)
+    return Plan(**{f.name: getattr(steps, f.name) for f in fields(steps)}, input=checkpoint.path, root=checkpoint.root)
+
+
+def check_others(plan: Steps) -> None:
+    """Refuse entries that are no tensors, unless the map drops them by name; raises FormatError."""
+    left = {n: what for n, what in plan.header.others.items() if n not in plan.fates.dropped}
+    if left:
+        raise FormatError(
+            Problem(f"is {what}, not a tensor (the map may drop it)", "other", n) for n, what in left.items()
+        )
 
 
 def raise_problems(plan: Plan) -> None:
@@ -201,7 +214,7 @@ def raise_problems(plan: Plan) -> None:
         raise error(problems, make_report(plan, problems))
 
 
-def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> Report:
+def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Report:
     """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be
     anything.
     """
@@ -221,7 +234,7 @@ def write(plan: Plan, checkpoint: Checkpoint, job: Job, checks: bool = True) -> 
         compares = lowering.compares(plan) if checks else []
         outcome = execute(
             produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=memory, allow_overflow=True,
-            progress=job.progress, name=lambda i: files[i],
+            progress=job.progress, name=checkpoint.name,
         )  # fmt: skip
         problems = data_problems(plan, outcome)
         checkpoint.check_unchanged()
@@ -242,7 +255,7 @@ def check_output(job: Job, header_files: list[str]) -> None:
     check_target(os.fspath(job.output), job.max_shard_size is not None, job.force, header_files)
 
 
-def data_problems(plan: Plan, outcome: Outcome) -> list[Problem]:
+def data_problems(plan: Steps, outcome: Outcome) -> list[Problem]:
     """Turn what the data showed into problems: differences, values that do not fit."""
     out: list[Problem] = []
     for d in outcome.differences:

@@ -98,6 +98,7 @@ class TensorEntry(NamedTuple):
     """A tensor of an input: its spec, and where its bytes are.
 
     ``file`` counts into :attr:`Header.files`; ``start`` and ``stop`` are byte offsets from the start of that file.
+    ``strides`` (elements) are those of a tensor that does not lie packed in row-major order between them.
     """
 
     name: str
@@ -106,6 +107,7 @@ class TensorEntry(NamedTuple):
     file: int
     start: int
     stop: int
+    strides: Shape | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -115,12 +117,17 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class FileStamp:
-    """A file of an input as planning saw it: path, size in bytes, mtime in ns, and where its data section begins."""
+    """A file of an input as planning saw it: path, size in bytes, mtime in ns, and where its data section begins.
+
+    ``decode`` names what is done to its bytes as they are read (see :mod:`converter.formats.decode`); a file that is
+    read in two ways counts as two.
+    """
 
     path: str
     size: int
     mtime_ns: int
     data_start: int
+    decode: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,10 +135,12 @@ class Header:
     """Everything about a checkpoint except its data.
 
     ``tensors`` are in the order of their bytes, file by file. ``notes`` are remarks for the user that are no errors
-    (a stray weight file beside the index, a total_size that disagrees).
+    (a stray weight file beside the index, a total_size that disagrees). ``others`` are entries that are no tensors,
+    with what they are: they stand among the tensors, empty, and must be dropped by name.
     """
 
     tensors: Mapping[str, TensorEntry]
     metadata: Mapping[str, str] = field(default_factory=dict)
     files: tuple[FileStamp, ...] = ()
     notes: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=dict)

@@ -93,7 +93,11 @@ class Tied:
 
 @dataclass(frozen=True)
 class Fates:
-    """The fate of every name that does not simply flow, as planning decides it. Names are those of the files."""
+    """The fate of every name that does not simply flow, as planning decides it. Names are those of the files.
+
+    ``unmade`` are (target, missing source or "") that a rule names and no step makes, ``spared`` the targets of
+    optional rules that are absent: what a live model needs to know of its own names.
+    """
 
     missing: tuple[tuple[str, Origin | None, str], ...] = ()
     unexpected: tuple[tuple[str, Origin | None, str], ...] = ()
@@ -105,6 +109,8 @@ class Fates:
     tied: tuple[Tied, ...] = ()
     untied: tuple[str, ...] = ()
     stripped: tuple[tuple[str, int], ...] = ()
+    unmade: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    spared: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import sys
 import threading
-from collections import deque
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+from typing import Protocol
 
 from converter.errors import FormatError, Problem
+from converter.writeback import Writeback
 
 STEP = 16 << 20  # bytes a system call moves at most, so that an interrupt is seen soon
 BOUNCE = 256 << 10  # bytes a write takes at most: for more, Linux looks for huge pages, which are slow to come by
-WINDOW = 8 << 20  # written bytes that are sent on their way to the disk together
-BEHIND = 8  # windows that may be on their way before the oldest has to have arrived
-
-_START, _WAIT = 2, 5  # of sync_file_range(2): begin writing; wait for what is being written before and after that
 
 _seek = threading.Lock()
 
@@ -52,51 +45,46 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
         done += many
 
 
-@cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    if sys.platform != "linux":
-        return None
-    call: Any = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if call is not None:
-        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    found: Callable[[int, int, int, int], int] | None = call
-    return found
+class Bytes(Protocol):
+    """Bytes that are no file as it stands: memory, or a file that is decoded on the way."""
+
+    def read(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer; raises OSError, and EOFError if there are fewer bytes."""
+
+    def write(self, buffer: memoryview, offset: int) -> None:
+        """Take the bytes of a buffer."""
 
 
-class Writeback:
-    """Sends what has been written on its way to the disk early, so that the sync at the end has little left to do.
+class Memory:
+    """Memory of somebody else as an end of transfers."""
 
-    With ``forget``, what has arrived is dropped from the page cache, for an output that would fill it. All of this is
-    advice: nothing fails here, and where the system lacks the call, nothing happens. Safe to use from several threads.
-    """
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
 
-    def __init__(self, write_fd: Callable[[int], int], forget: bool = False) -> None:
-        self._write_fd, self._forget = write_fd, forget
-        self._call = _sync_file_range()
-        self._lock = threading.Lock()
-        self._fresh: dict[int, tuple[int, int, int]] = {}  # by file: bytes written, and the range that has them
-        self._sent: deque[tuple[int, int, int]] = deque()  # file, start, bytes
+    def read(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer."""
+        if offset + len(buffer) > len(self.view):
+            raise EOFError
+        buffer[:] = self.view[offset : offset + len(buffer)]
 
-    def wrote(self, file: int, offset: int, nbytes: int) -> None:
-        """Note a range that has been written, and send it if it fills a window."""
-        if self._call is None:
-            return
-        late = None
-        with self._lock:
-            held, low, high = self._fresh.get(file, (0, offset, offset))
-            held, low, high = held + nbytes, min(low, offset), max(high, offset + nbytes)
-            if held < WINDOW:
-                self._fresh[file] = held, low, high
-                return
-            self._fresh.pop(file, None)
-            if self._forget and high - low <= 2 * held:  # else what lies between may still be written
-                self._sent.append((file, low, high - low))
-                late = self._sent.popleft() if len(self._sent) > BEHIND else None
-        self._call(self._write_fd(file), low, high - low, _START)
-        if late is not None:
-            file, low, nbytes = late
-            self._call(self._write_fd(file), low, nbytes, _START | _WAIT)
-            os.posix_fadvise(self._write_fd(file), low, nbytes, os.POSIX_FADV_DONTNEED)
+    def write(self, buffer: memoryview, offset: int) -> None:
+        """Take the bytes of a buffer."""
+        self.view[offset : offset + len(buffer)] = buffer
+
+
+End = int | Bytes  # a descriptor, or what stands for one
+Ends = Callable[[int], End]
+
+
+def read_file(fd: int, buffer: memoryview, offset: int) -> int:
+    """Fill a buffer from a descriptor; returns the bytes read, fewer if the file ends before. Raises OSError."""
+    done, size = 0, len(buffer)
+    while done < size:
+        many = os.preadv(fd, [buffer[done:] if done else buffer], offset + done)
+        if not many:
+            break
+        done += many
+    return done
 
 
 CopyFunction = Callable[[int, int, int, int, int], int]
@@ -127,37 +115,38 @@ class Files:
     file for messages; ``forget``: the output is not to stay in the page cache. Safe to use from several threads.
     """
 
-    def __init__(
-        self,
-        read_fd: Callable[[int], int],
-        write_fd: Callable[[int], int],
-        name: Callable[[int], str],
-        forget: bool = False,
-    ) -> None:
+    def __init__(self, read_fd: Ends, write_fd: Ends, name: Callable[[int], str], forget: bool = False) -> None:
         self.read_fd, self.write_fd, self.name = read_fd, write_fd, name
-        self._writeback = Writeback(write_fd, forget)
+        self._writeback = Writeback(forget)
         self._methods: dict[tuple[int, int], int] = {}
 
     def read(self, file: int, buffer: memoryview, offset: int) -> None:
         """Fill a buffer from an input file; raises FormatError if it ends before."""
-        fd, done, size = self.read_fd(file), 0, len(buffer)
-        while done < size:
-            try:
-                many = os.preadv(fd, [buffer[done:] if done else buffer], offset + done)
-            except OSError as error:
-                raise self._failed("read", self.name(file), error) from error
-            if not many:
-                raise self._ended(file, offset + done, size - done)
-            done += many
+        end, done = self.read_fd(file), len(buffer)
+        try:
+            if isinstance(end, int):
+                done = read_file(end, buffer, offset)
+            else:
+                end.read(buffer, offset)
+        except OSError as error:
+            raise self._failed("read", self.name(file), error) from error
+        except EOFError:
+            done = 0
+        if done < len(buffer):
+            raise self._ended(file, offset + done, len(buffer) - done)
 
     def write(self, file: int, buffer: memoryview, offset: int) -> None:
         """Write a buffer to an output file; raises FormatError if that fails (no space, ...)."""
-        fd = self.write_fd(file)
+        end = self.write_fd(file)
         try:
-            _write(fd, buffer, offset)
+            if isinstance(end, int):
+                _write(end, buffer, offset)
+            else:
+                end.write(buffer, offset)
         except OSError as error:
             raise self._failed("write", "the output", error) from error
-        self._writeback.wrote(file, offset, len(buffer))
+        if isinstance(end, int):
+            self._writeback.wrote(end, offset, len(buffer))
 
     def copy(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
         """Copy bytes from an input to an output file by the first way that works for the two.
@@ -166,6 +155,15 @@ class Files:
         tells real errors from those of a file system that lacks the call. Raises FormatError.
         """
         src, dst = self.read_fd(src_file), self.write_fd(dst_file)
+        if isinstance(dst, Memory):
+            self.read(src_file, dst.view[dst_offset : dst_offset + nbytes], src_offset)
+            return
+        if isinstance(src, Memory):
+            self.write(dst_file, src.view[src_offset : src_offset + nbytes], dst_offset)
+            return
+        if not isinstance(src, int) or not isinstance(dst, int):
+            self._pass(src_file, src_offset, dst_file, dst_offset, nbytes)
+            return
         done = 0
         while done < nbytes:
             method = self._methods.get((src, dst), 0)
@@ -183,7 +181,15 @@ class Files:
                 if not many:
                     raise self._ended(src_file, src_offset + done, nbytes - done)
             done += many
-        self._writeback.wrote(dst_file, dst_offset, nbytes)
+        self._writeback.wrote(dst, dst_offset, nbytes)
+
+    def _pass(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
+        """Copy through a small buffer; its size is a multiple of every element's."""
+        buffer = memoryview(bytearray(min(nbytes, BOUNCE)))
+        for at in range(0, nbytes, BOUNCE):
+            piece = buffer[: min(BOUNCE, nbytes - at)]
+            self.read(src_file, piece, src_offset + at)
+            self.write(dst_file, piece, dst_offset + at)
 
     def _ended(self, file: int, offset: int, missing: int) -> FormatError:
         return FormatError(

@@ -10,12 +10,20 @@ from converter.virtual import Virtual
 
 @dataclass(frozen=True)
 class FileSource:
-    """A tensor in a file: the number of the file, the absolute offset in bytes, dtype (safetensors name) and shape."""
+    """A tensor in a file: the number of the file, the absolute offset in bytes, dtype (safetensors name) and shape.
+
+    ``strides`` are elements from one entry of an axis to the next, None where the tensor is packed in row-major order.
+    """
 
     file: int
     offset: int
     dtype: str
     shape: Shape
+    strides: Shape | None = None
+
+    def virtual(self, slot: int) -> Virtual:
+        """Give the tensor as source number ``slot``."""
+        return Virtual.source(slot, self.shape, self.strides)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from converter.options import Size, settings
 
 @click.command("inspect")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--root", metavar="NAME", help="Which state dict of a wrapped pickle.")
 @click.argument("path")
-def inspect_command(path: str, as_json: bool) -> None:
+def inspect_command(path: str, as_json: bool, root: str | None) -> None:
     """Print names, dtypes, shapes and byte ranges of a checkpoint."""
     from converter.formats import open_checkpoint
 
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, root) as checkpoint:
         header = checkpoint.header
     starts = [f.data_start for f in header.files]
     rows = [(e, [e.start - starts[e.file], e.stop - starts[e.file]]) for e in header.tensors.values()]
@@ -31,7 +32,7 @@ def inspect_command(path: str, as_json: bool) -> None:
     for note in header.notes:
         click.echo(f"note: {visible(note)}", err=True)
     table = [("name", "dtype", "shape", "bytes", "data offsets")]
-    table += [(e.name, e.dtype, str(list(e.shape)), str(b - a), f"{a}..{b}") for e, (a, b) in rows]
+    table += [(e.name, e.dtype, str(list(e.shape)), str(e.spec.nbytes), f"{a}..{b}") for e, (a, b) in rows]
     widths = [max(len(r[k]) for r in table) for k in range(4)]
     for r in table:
         click.echo(
@@ -41,8 +42,9 @@ def inspect_command(path: str, as_json: bool) -> None:
         click.echo(visible(f"metadata: {key} = {value}"))
     from converter.report import size
 
-    files = f"{len(starts)} {'file' if len(starts) == 1 else 'files'}"
-    click.echo(f"{len(rows)} tensors, {size(sum(b - a for _, (a, b) in rows))} in {files}")
+    many = len({f.path for f in header.files})
+    files = f"{many} {'file' if many == 1 else 'files'}"
+    click.echo(f"{len(rows)} tensors, {size(sum(e.spec.nbytes for e, _ in rows))} in {files}")
 
 
 @click.command("check")

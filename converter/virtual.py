@@ -49,9 +49,13 @@ class Virtual:
     blocks: tuple[Block, ...]
 
     @classmethod
-    def source(cls, slot: int, shape: Sequence[int]) -> Virtual:
-        """Make the tensor that is source number ``slot`` itself."""
-        return cls(tuple(shape), _whole(slot, 0.0, prod(shape), 1))
+    def source(cls, slot: int, shape: Sequence[int], strides: Sequence[int] | None = None) -> Virtual:
+        """Make the tensor that is source number ``slot`` itself; ``strides`` (elements) where it is not packed."""
+        if strides is None:
+            return cls(tuple(shape), _whole(slot, 0.0, prod(shape), 1))
+        units = [prod(shape[k + 1 :]) for k in range(len(shape))]
+        dims = normalise(zip(shape, units, strides))
+        return cls(tuple(shape), (Block(slot, 0.0, 0, 0, dims),) if prod(shape) else ())
 
     @classmethod
     def constant(cls, value: float, shape: Sequence[int]) -> Virtual:

@@ -24,6 +24,7 @@ FLOORS = {
     "errors": 0.1,
     "spec": 0.1,
     "expressions": 0.1,
+    "writeback": 0,
     "transfer": 0.2,
     "casting": 0.2,
     "names": 0.2,
@@ -82,10 +83,15 @@ FLOORS = {
     "printing": 6,
     "proof": 6.1,
     # the ways in
-    "live": 7,
     "run": 7,
     "checking": 7,
     "stub": 7.1,
+    "live_report": 6.2,
+    "live_fit": 6.2,
+    "live_model": 6.3,
+    "live_export": 6.4,
+    "live_write": 7.1,
+    "live": 7.2,
     "__init__": 7.5,
     "options": 7.9,
     "verbs": 7.95,
@@ -98,7 +104,11 @@ INNER = {
     "ops": {"base": 0, "arithmetic": 1},
     "formats": {
         "text": 0,
+        "decode": 0,
+        "pickles": 0,
+        "torch_values": 0.5,
         "base": 1,
+        "torch_files": 1.5,
         "safetensors": 2,
         "torch_pickle": 2,
         "index": 2,
@@ -118,9 +128,9 @@ PAIRS = [{"concat", "split"}, {"stack", "unstack"}, {"pad", "trim"}, {"same", "r
 # What may import a costly package at module level: modules that are imported late themselves, where data are touched.
 # Anywhere else the first use pays, inside a function.
 AT_IMPORT: dict[str, set[str]] = {
-    "numpy": {"casts", "halves", "eager", "kernels", "tiles", "compare", "live"},
+    "numpy": {"casts", "halves", "eager", "kernels", "tiles", "compare"},
     "ml_dtypes": set(),
-    "torch": {"live", "formats.torch_pickle"},
+    "torch": {"live", "live_model", "live_export", "live_write"},
     "jsonschema": set(),
     "jinja2": set(),
     "re2": set(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from converter.formats.base import Checkpoint, Format
@@ -33,23 +34,24 @@ __all__ = [
 ]
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str], root: str | None = None) -> Checkpoint:
     """Open a checkpoint: a file, a folder that holds an index or one file, or an index.
 
-    Only headers are read. Raises FormatError (missing, malformed or ambiguous) and UsageError (one shard of several).
+    ``root`` says which state dict of a wrapped pickle is meant. Only headers are read. Raises FormatError (missing,
+    malformed or ambiguous) and UsageError (one shard of several).
     """
     with many_objects():
-        return _open(os.fspath(path))
+        return _open(os.fspath(path), root)
 
 
-def _open(given: str) -> Checkpoint:
+def _open(given: str, root: str | None) -> Checkpoint:
     source = find(given, FORMATS)
     folder = Path(given) if Path(given).is_dir() else Path(given).parent
     if source.is_index:
         index = read_index(source.path)
-        header = read_shards(index, source.format.read_header)
+        header = read_shards(index, partial(source.format.read_header, root=root))
         notes = strays(index.folder, index.files, FORMATS)
     else:
-        header, notes = source.format.read_header(source.path), ()
+        header, notes = source.format.read_header(source.path, root), ()
     header = replace(header, notes=(*source.notes, *notes, *header.notes))
-    return Checkpoint(given, header, source.format.name, str(folder))
+    return Checkpoint(given, header, source.format.name, str(folder), root)

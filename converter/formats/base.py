@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import Protocol
 
 from converter.errors import FormatError, Problem
+from converter.formats.decode import Decoded
 from converter.formats.text import show
 from converter.spec import FileStamp, Header
+from converter.transfer import End
 
 HEAD = 512  # bytes that tell what a file is
 
@@ -39,8 +41,11 @@ class Format(Protocol):
     def claims(self, head: bytes) -> bool:
         """Tell from the first 512 bytes of a file whether its content is of this format."""
 
-    def read_header(self, path: str) -> Header:
-        """Read and check the header of one file; raises FormatError."""
+    def read_header(self, path: str, root: str | None = None) -> Header:
+        """Read and check the header of one file; raises FormatError.
+
+        ``root`` says which state dict of a wrapped pickle is meant; a format without such raises UsageError for one.
+        """
 
 
 def bad(path: str, message: str, kind: str = "format") -> FormatError:
@@ -104,18 +109,43 @@ class Descriptors:
         return os.open(path, self._flags)
 
 
+class Input(Protocol):
+    """What tensors are read from: an open checkpoint, or a live model."""
+
+    @property
+    def header(self) -> Header:
+        """Everything but the data."""
+
+    @property
+    def path(self) -> str:
+        """The path as the user gave it."""
+
+    @property
+    def root(self) -> str | None:
+        """Which state dict of a wrapped pickle."""
+
+    def fd(self, i: int) -> End:
+        """Give the descriptor of file ``i`` of the header, or what stands for it."""
+
+    def name(self, i: int) -> str:
+        """Name it in messages."""
+
+    def check_unchanged(self) -> None:
+        """Raise FormatError if it is not what it was when it was planned."""
+
+
 class Checkpoint:
     """An opened input: its path as the user gave it, the name of its format, its header, and its files for reading.
 
     ``folder`` is where a config.json of it would be. Use it as a context manager, or call :meth:`close`.
     """
 
-    def __init__(self, path: str, header: Header, format_name: str, folder: str) -> None:
-        self.path, self.header, self.format, self.folder = path, header, format_name, folder
+    def __init__(self, path: str, header: Header, format_name: str, folder: str, root: str | None = None) -> None:
+        self.path, self.header, self.format, self.folder, self.root = path, header, format_name, folder, root
         self._files = Descriptors([f.path for f in header.files], os.O_RDONLY, "cannot be read")
 
-    def fd(self, i: int) -> int:
-        """Give a read-only descriptor of file ``i`` of the header, opened at the first use.
+    def fd(self, i: int) -> End:
+        """Give a read-only descriptor of file ``i`` of the header, opened at the first use, or what decodes it.
 
         Raises FormatError if the file cannot be opened or is not the one that the header was read from.
         """
@@ -123,10 +153,15 @@ class Checkpoint:
         if fd is None:
             fd = self._files.get(i)
             self._compare(self.header.files[i], os.fstat(fd))
-        return fd
+        how = self.header.files[i].decode
+        return Decoded(fd, how) if how else fd
+
+    def name(self, i: int) -> str:
+        """Give the path of file ``i`` of the header."""
+        return self.header.files[i].path
 
     @property
-    def fds(self) -> tuple[int, ...]:
+    def fds(self) -> tuple[End, ...]:
         """Descriptors of all files, parallel to ``header.files``."""
         return tuple(self.fd(i) for i in range(len(self.header.files)))
 

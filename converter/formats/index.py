@@ -15,7 +15,7 @@ from pathlib import Path
 from converter.errors import FormatError, Problem
 from converter.formats.base import bad, foreign, open_regular, read_exactly
 from converter.formats.text import TextError, brief, count, listing, parse_object, show
-from converter.spec import Header, TensorEntry
+from converter.spec import FileStamp, Header, TensorEntry
 
 MAX_INDEX = 100_000_000  # bytes
 
@@ -110,13 +110,17 @@ def read_shards(index: WeightIndex, read_header: Callable[[str], Header]) -> Hea
     _check_found(index, dict(zip(names, headers)))
     tensors: dict[str, TensorEntry] = {}
     metadata: dict[str, str] = {}
-    for number, (name, header) in enumerate(zip(names, headers)):
+    files: list[FileStamp] = []
+    others: dict[str, str] = {}
+    for name, header in zip(names, headers):
         metadata = {**header.metadata, **metadata}
         for entry in header.tensors.values():
             if index.weight_map.get(entry.name) == name:
-                tensors[entry.name] = entry._replace(file=number)
+                tensors[entry.name] = entry._replace(file=len(files) + entry.file)
+        others |= {n: what for n, what in header.others.items() if index.weight_map.get(n) == name}
+        files += header.files
     notes = (*(n for h in headers for n in h.notes), *_left_out(index, names, headers), *_size_note(index, tensors))
-    return Header(tensors, metadata, tuple(h.files[0] for h in headers), notes)
+    return Header(tensors, metadata, tuple(files), notes, others)
 
 
 def _is_absent(path: Path) -> bool:
@@ -154,6 +158,6 @@ def _left_out(index: WeightIndex, names: Sequence[str], headers: Sequence[Header
 
 
 def _size_note(index: WeightIndex, tensors: Mapping[str, TensorEntry]) -> Iterator[str]:
-    found = sum(e.stop - e.start for e in tensors.values())
+    found = sum(e.spec.nbytes for e in tensors.values())
     if index.total_size is not None and index.total_size != found:
         yield f"{show(index.path)}: total_size is {brief(index.total_size)}, the tensors have {found} bytes"

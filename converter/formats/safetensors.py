@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from converter.errors import FormatError, Problem
+from converter.errors import FormatError, Problem, UsageError
 from converter.formats.base import HEAD, bad, foreign, is_text, open_regular, read_exactly
 from converter.formats.text import TextError, brief, count, listing, many_objects, parse_object, show
 from converter.spec import DTYPES, FileStamp, Header, Shape, TensorEntry
@@ -36,8 +36,12 @@ class Safetensors:
         """Tell whether a file begins as a safetensors file does: a header length within the limit, then ``{``."""
         return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER
 
-    def read_header(self, path: str) -> Header:
-        """Read and check the header of one file; raises FormatError with one line a fault."""
+    def read_header(self, path: str, root: str | None = None) -> Header:
+        """Read and check the header of one file; raises FormatError with one line a fault, UsageError for a root."""
+        if root is not None:
+            raise UsageError(
+                Problem(f"--root {root} is for torch pickles, and this is safetensors", "usage", show(path))
+            )
         return read_header(path)
 
 

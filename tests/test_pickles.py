@@ -1,0 +1,435 @@
+"""Torch pickles as inputs: every case that people have met, and the same tensors as torch itself reads."""
+
+import argparse
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab import Lab, arr, read, same, write
+
+from converter.formats import open_checkpoint
+from converter.formats.pickles import PickleError, Reading, read_pickle
+
+torch = pytest.importorskip("torch")
+
+KEEP = "rest: keep\nrules: []\n"
+TIED = (
+    "rules:\n  - {from: wte.weight, to: wte.weight}\n  - {from: lm_head.weight, to: lm_head.weight, tied: wte.weight}\n"
+)
+
+
+class Bench(Lab):
+    """A laboratory whose inputs are pickles."""
+
+    def saved(self, value, name="in.pt", **options) -> Path:
+        torch.save(value, self.folder / name, **options)
+        return self.folder / name
+
+    def gives(self, value, want, *flags, text=KEEP, **options):
+        """Convert what torch saves; the output holds exactly these tensors."""
+        path = value if isinstance(value, Path) else self.saved(value, **options)
+        self.output.unlink(missing_ok=True)
+        r = self.run("--map", self.map(text), path, self.output, *flags)
+        assert r.code == 0, r.err
+        same(read(self.output), want)
+        return r
+
+    def refuses(self, value, *says, flags=(), text=KEEP, code=3, **options):
+        path = value if isinstance(value, Path) else self.saved(value, **options)
+        before = {*self.folder.iterdir(), self.map(text)}
+        r = self.run("--map", self.map(text), path, self.output, *flags)
+        assert r.code == code, (r.code, r.err)
+        assert not [s for s in says if s not in r.err], r.err
+        assert "Traceback" not in r.err
+        assert set(self.folder.iterdir()) == before, "something was left behind"
+        return r.err
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Bench(tmp_path)
+
+
+def tensor(*shape, start=0):
+    return torch.from_numpy(arr(*shape, start=start))
+
+
+def f4(*values):
+    return np.array(values, "<f4")
+
+
+# What is read.
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_the_two_containers(lab, new):
+    values = {"w": tensor(2, start=1), "b": tensor(3, 4), "n": torch.tensor([5, -6]), "s": torch.tensor(2.5)}
+    want = {k: v.numpy() for k, v in values.items()}
+    lab.gives(values, want, _use_new_zipfile_serialization=new)
+
+
+def test_every_dtype_is_read_as_torch_reads_it(lab):
+    kinds = [
+        *("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
+        *("uint16", "uint32", "uint64", "complex64", "float8_e4m3fn", "float8_e5m2"),
+    ]
+    values = {k: torch.tensor([0, 1, 0, 1]).to(getattr(torch, k)) for k in kinds}
+    path = lab.saved(values)
+    r = lab.run("--map", lab.map(KEEP), path, lab.output)
+    assert r.code == 0, r.err
+    with open_checkpoint(lab.output) as got:
+        data = lab.output.read_bytes()
+        for name, entry in got.header.tensors.items():
+            assert data[entry.start : entry.stop] == values[name].view(torch.uint8).numpy().tobytes(), name
+
+
+def test_a_state_dict_with_parameters_and_metadata(lab):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    want = {k: v.numpy() for k, v in net.state_dict().items()}
+    lab.gives(net.state_dict(), want)
+    lab.gives(dict(net.named_parameters()), {k: v.detach().numpy() for k, v in net.named_parameters()})
+
+
+def test_views_are_read_by_range_and_packed(lab):
+    """pickle-11, layout-21."""
+    big = tensor(10, 10)
+    values = {"slice": big[2:4], "col": big[:, 3], "t": big.t(), "exp": torch.ones(1, 3).expand(4, 3)}
+    want = {k: np.ascontiguousarray(v.numpy()) for k, v in values.items()}
+    lab.gives(values, want)
+    assert sum(v.nbytes for v in read(lab.output).values()) == 568
+    with open_checkpoint(lab / "in.pt") as checkpoint:
+        assert checkpoint.header.tensors["col"].strides == (10,)
+        assert checkpoint.header.tensors["slice"].strides is None
+
+
+@pytest.mark.parametrize("memory", ["1KB", "256MiB"])
+def test_views_go_through_ops_as_packed_tensors_do(lab, memory):
+    base = tensor(6, 5, 7, 3)
+    views = {
+        "a": base.permute(2, 0, 3, 1),
+        "b": base[1:5, ::2, 1:6:3].transpose(0, 3),
+        "c": base[2].unsqueeze(1).expand(5, 4, 7, 3),
+        "d": base[:, 2],
+    }
+    text = "rules:\n" + "".join(f"  - {{from: {k}, to: {k}.t, ops: [{{transpose: OP}}]}}\n" for k in views)
+    for v in views.values():
+        text = text.replace("OP", str(list(range(v.dim()))[::-1]), 1)
+    want = {f"{k}.t": np.ascontiguousarray(v.numpy().transpose()) for k, v in views.items()}
+    lab.gives(views, want, "--memory", memory, "--verify", text=text)
+
+
+def test_one_storage_under_two_names(lab):
+    """tie-06: two copies where the map keeps both, one where it ties them."""
+    e = tensor(3, 2)
+    values = {"wte.weight": e, "lm_head.weight": e}
+    lab.gives(values, {k: e.numpy() for k in values})
+    lab.gives(values, {"wte.weight": e.numpy()}, text=TIED)
+    assert lab.run("--map", lab.map(TIED), lab.saved({"wte.weight": e, "lm_head.weight": e.flip(0)}), lab.output).code
+
+
+def test_one_storage_with_other_strides_is_no_tie(lab):
+    square = tensor(3, 3)
+    lab.refuses({"wte.weight": square, "lm_head.weight": square.t()}, "differs", text=TIED, code=1)
+
+
+def test_empty_tensors_are_not_shared(lab):
+    """tie-07."""
+    values = {"a": torch.empty(0), "b": torch.empty(0, 4), "c": torch.ones(1)}
+    r = lab.gives(values, {k: v.numpy() for k, v in values.items()})
+    assert "tied" not in r.out.replace("0 tied", "")
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "npu:0"])
+def test_storages_of_another_device(lab, device):
+    """pickle-10."""
+    buffer = io.BytesIO()
+    torch.save({"w": torch.arange(4.0)}, buffer)
+    old, new = b"X\x03\x00\x00\x00cpu", b"X" + len(device).to_bytes(4, "little") + device.encode()
+    with zipfile.ZipFile(buffer) as given, zipfile.ZipFile(lab / "in.pt", "w") as made:
+        for info in given.infolist():
+            made.writestr(info.filename, given.read(info).replace(old, new))
+    lab.gives(lab / "in.pt", {"w": f4(0, 1, 2, 3)})
+
+
+def test_lazy_signs_are_applied(lab):
+    """pickle-13, and the same for negation."""
+    c = torch.tensor([1 + 2j, 3 - 4j, -0.0j])
+    values = {"c": c.conj(), "n": torch._neg_view(torch.tensor([1.0, -2.0])), "plain": c}
+    path = lab.saved(values)
+    assert lab.run("--map", lab.map(KEEP), path, lab.output).code == 0
+    with open_checkpoint(lab.output) as got:
+        data = lab.output.read_bytes()
+        for name, e in got.header.tensors.items():
+            want = torch.view_as_real(values[name].resolve_conj()) if name != "n" else values[name].resolve_neg()
+            assert data[e.start : e.stop] == want.contiguous().numpy().tobytes(), name
+
+
+def test_big_endian_files_are_swapped(lab):
+    """format-28."""
+    buffer = io.BytesIO()
+    torch.save({"a": tensor(300, 7, start=1), "h": torch.tensor([258], dtype=torch.int64)}, buffer)
+    with zipfile.ZipFile(buffer) as given, zipfile.ZipFile(lab / "in.pt", "w") as made:
+        for info in given.infolist():
+            data = given.read(info)
+            if info.filename.endswith("byteorder"):
+                data = b"big"
+            elif info.filename.endswith("data/0"):
+                data = np.frombuffer(data, "<u4").byteswap().tobytes()
+            elif info.filename.endswith("data/1"):
+                data = np.frombuffer(data, "<u8").byteswap().tobytes()
+            made.writestr(info.filename, data)
+    lab.gives(lab / "in.pt", {"a": arr(300, 7, start=1), "h": np.array([258])})
+    text = "rules:\n  - {from: a, to: a, ops: [transpose]}\n  - {from: h, to: h}\n"
+    want = {"a": np.ascontiguousarray(arr(300, 7, start=1).T), "h": np.array([258])}
+    lab.gives(lab / "in.pt", want, "--verify", text=text)
+
+
+def test_shards_with_an_index(lab):
+    folder = lab / "many"
+    folder.mkdir()
+    names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    big = tensor(4, 4)
+    torch.save({"a": tensor(2, 3), "v": big.t()}, folder / names[0])
+    torch.save({"b": tensor(4, start=9), "c": torch.tensor([1 + 2j]).conj(), "d": tensor(2)}, folder / names[1])
+    where = {"a": names[0], "v": names[0], "b": names[1], "c": names[1], "d": names[1]}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    text = "drop: {from: [c]}\nrest: keep\nrules: []\n"
+    want = {"a": arr(2, 3), "v": np.ascontiguousarray(big.numpy().T), "b": arr(4, start=9), "d": arr(2)}
+    lab.gives(folder, want, text=text)
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_headers_do_not_read_data_and_need_no_torch(lab, new):
+    """Neither torch nor numpy is imported to read what is in 64 MiB of weights, and the memory does not show them."""
+    path = lab.saved({"w": torch.zeros(64 << 20, dtype=torch.uint8)}, _use_new_zipfile_serialization=new)
+    code = (
+        "import sys\nfrom converter.formats import open_checkpoint\n"
+        f"c = open_checkpoint({str(path)!r})\nassert c.header.tensors['w'].shape == (64 << 20,)\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "print(next(x.split()[1] for x in open('/proc/self/status') if x.startswith('VmHWM')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 45 << 10
+
+
+def test_inspect_shows_a_pickle(lab):
+    path = lab.saved({"model": {"w": tensor(2, 3)}, "step": 3})
+    r = lab.run("inspect", "--root", "model", path)
+    assert r.code == 0, r.err
+    assert "[2, 3]" in r.out
+    assert lab.run("inspect", path).code == 3
+
+
+# Which state dict.
+
+NESTED = {
+    "state_dict": {"model.w": torch.ones(1)},
+    "epoch": 3,
+    "optimizer": {"state": {0: {"exp_avg": torch.full((1,), 9.0)}}, "param_groups": [{"lr": 0.001}]},
+    "hyper_parameters": {"d": 2},
+}
+
+
+def test_a_nested_root(lab):
+    """pickle-06."""
+    text = "strip: {from: [model.]}\nrest: keep\nrules: []\n"
+    lab.gives(NESTED, {"w": f4(1)}, "--root", "state_dict", text=text)
+    lab.output.unlink()
+    lab.refuses(NESTED, "state_dict, epoch, optimizer, hyper_parameters", "--root state_dict", text=text)
+    lab.refuses(NESTED, "--root weights", "state_dict", "epoch", flags=["--root", "weights"], text=text)
+    lab.refuses(NESTED, "--root epoch is not a state dict", flags=["--root", "epoch"], text=text)
+
+
+def test_two_candidates(lab):
+    """pickle-07."""
+    both = {"model": {"w": f4(1)}, "ema": {"w": f4(2)}}
+    both = {k: {n: torch.from_numpy(x) for n, x in v.items()} for k, v in both.items()}
+    lab.refuses(both, "--root model or --root ema")
+    lab.gives(both, {"w": f4(2)}, "--root", "ema")
+
+
+def test_a_root_further_down(lab):
+    deep = {"trainer": {"net": {"w": torch.ones(1)}}, "log": []}
+    lab.refuses(deep, "--root trainer.net")
+    lab.gives(deep, {"w": f4(1)}, "--root", "trainer.net")
+
+
+def test_a_root_of_safetensors_is_refused(lab):
+    write(lab.source, {"w": arr(2)})
+    r = lab.run("--map", lab.map(KEEP), "--root", "model", lab.source, lab.output)
+    assert r.code == 2
+    assert "--root model is for torch pickles" in r.err
+
+
+def test_entries_that_are_no_tensors_are_dropped_by_name_or_refused(lab):
+    values = {"w": torch.ones(1), "step": 3, "name": "x", "none": None}
+    lab.refuses(values, "step: is an int, not a tensor", "name: is text, not a tensor", "none: is None, not a tensor")
+    r = lab.gives(values, {"w": f4(1)}, text="drop: {from: [step, name, none]}\nrest: keep\nrules: []\n")
+    assert "dropped: step" in r.out
+
+
+# What is refused.
+
+
+class Touch:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.path}",))
+
+
+def test_no_code_is_run(lab):
+    """security-03."""
+    mark = lab / "MARK"
+    lab.refuses({"w": torch.ones(2), "x": Touch(mark)}, "posix.system")
+    lab.refuses({"w": torch.ones(2), "x": Touch(mark)}, "posix.system", _use_new_zipfile_serialization=False)
+    (lab / "model.bin").write_bytes(pickle.dumps(Touch(mark)))
+    lab.refuses(lab / "model.bin", "posix.system")
+    assert not mark.exists()
+
+
+def test_a_refused_global_is_named_with_the_way_out(lab):
+    """pickle-01."""
+    value = {"args": argparse.Namespace(a=1), "best": np.float64(0.5), "model": {"w": torch.ones(2)}}
+    err = lab.refuses(value, "argparse.Namespace", "save the tensors alone", flags=["--root", "model"])
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_whole_module(lab):
+    """pickle-04."""
+    said = lab.refuses(torch.nn.Linear(2, 2), "a whole module", "torch.nn.modules.linear.Linear", "state_dict()")
+    assert len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sparse_quantised_and_meta(lab):
+    """pickle-14, tie-07."""
+    lab.refuses({"s": torch.eye(2).to_sparse()}, "s: is sparse")
+    lab.refuses({"q": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)}, "q: is quantised")
+    lab.refuses({"m": torch.ones(2, device="meta")}, "m: is meta", "no data")
+    lab.refuses({"c": torch.ones(2, dtype=torch.complex128)}, "complex128")
+
+
+def test_integer_keys(lab):
+    """pickle-15."""
+    lab.refuses({1: torch.ones(1), "w": torch.ones(1)}, "key 1 is not text")
+    lab.refuses({("a", 1): torch.ones(1), "w": torch.ones(1)}, "key ('a', 1) is not text")
+    lab.refuses({"": torch.ones(1)}, "the empty text is no name")
+
+
+def test_zero3_placeholders(lab):
+    """pickle-17."""
+    text = "rules:\n  - {from: fc.weight, to: fc.weight, shape: 2 2}\n  - {from: fc.bias, to: fc.bias, shape: 2}\n"
+    values = {"fc.weight": torch.empty(0), "fc.bias": torch.empty(0)}
+    lab.refuses(values, "fc.weight: shape is [0], expected [2, 2]", "ZeRO-3 placeholder", text=text, code=1)
+
+
+def test_broken_files(lab):
+    """pickle-18, format-02."""
+    whole = lab.saved({"w": tensor(100, 100)}).read_bytes()
+    for name, data, says in (
+        ("half.pt", whole[: len(whole) // 2], "truncated"),
+        ("none.bin", b"", "is empty (0 bytes)"),
+        ("lfs.bin", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS pointer"),
+        ("noise.pt", b"\x80\x02" + b"q" * 40, "no sound pickle"),
+        ("zip.pt", None, "not one that torch.save wrote"),
+    ):
+        if data is None:
+            with zipfile.ZipFile(lab / name, "w") as z:
+                z.writestr("a", b"b")
+        else:
+            (lab / name).write_bytes(data)
+        lab.refuses(lab / name, says)
+
+
+def test_legacy_files_that_are_cut(lab):
+    whole = lab.saved({"w": tensor(100)}, _use_new_zipfile_serialization=False).read_bytes()
+    for size in (len(whole) - 1, len(whole) // 2, 60, 20):
+        (lab / "cut.bin").write_bytes(whole[:size])
+        lab.refuses(lab / "cut.bin", "cut.bin: ")
+
+
+def test_stride_bombs(lab):
+    """security-04."""
+    lab.refuses({"w": torch.ones(1).expand(10**12)}, "w: needs 4000000000000 bytes, its storage has 4", "refused")
+    many = {f"w{i}": torch.ones(1).expand(1 << 26) for i in range(20)}
+    lab.refuses(many, "refused")
+
+
+def test_shapes_that_reach_beyond_their_storage(lab):
+    buffer = io.BytesIO()
+    torch.save({"w": torch.ones(3)}, buffer)
+    with zipfile.ZipFile(buffer) as given, zipfile.ZipFile(lab / "in.pt", "w") as made:
+        for info in given.infolist():
+            made.writestr(info.filename, given.read(info).replace(b"K\x03\x85", b"K\x09\x85"))
+    lab.refuses(lab / "in.pt", "w: [9] with strides [1] reaches to element 9 of a storage of 3")
+
+
+def test_compressed_and_scripted_archives(lab):
+    buffer = io.BytesIO()
+    torch.save({"w": torch.ones(3)}, buffer)
+    with zipfile.ZipFile(buffer) as given, zipfile.ZipFile(lab / "in.pt", "w", zipfile.ZIP_DEFLATED) as made:
+        for info in given.infolist():
+            made.writestr(info.filename, given.read(info))
+    lab.refuses(lab / "in.pt", "compressed")
+    with zipfile.ZipFile(buffer) as given, zipfile.ZipFile(lab / "jit.pt", "w") as made:
+        for info in given.infolist():
+            made.writestr(info.filename, given.read(info))
+        made.writestr("archive/constants.pkl", b"")
+    lab.refuses(lab / "jit.pt", "TorchScript")
+
+
+def test_complex_frequencies(lab):
+    """dtype-12."""
+    values = {"freqs_cis": torch.tensor([1 + 0j, 1j]), "w": torch.ones(1)}
+    lab.refuses(values, "freqs_cis", "unexpected", text="rules:\n  - {from: w, to: w}\n", code=1)
+    r = lab.gives(values, {"w": f4(1)}, text="drop: {from: [freqs_cis]}\nrules:\n  - {from: w, to: w}\n")
+    assert "dropped: freqs_cis" in r.out
+
+
+# The machine.
+
+NOTHING = Reading(lambda word: False, lambda word, args: None, lambda pid: None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, False, 0, 255, 256, 65536, -1, 2**40, -(2**70), 0.5, "text", "ü" * 300, b"", b"x" * 300),
+        *((), (1,), (1, 2, 3, 4), [1, [2]], {"a": {"b": [1]}}, {"k": ("x",) * 2}, {1, 2}, frozenset([1])),
+    ],
+    ids=lambda v: repr(v)[:20],
+)
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_plain_data_is_read_as_pickle_reads_it(value, protocol):
+    if isinstance(value, set | frozenset | bytes) and protocol < 4:
+        pytest.skip("written as calls")
+    data = pickle.dumps(value, protocol)
+    assert read_pickle(b"--" + data + b"--", 2, NOTHING) == (value, 2 + len(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02cposix\nsystem\n.", b"\x80\x02(S'a'\n.", b"\x80\x02R.", b"\x80\x02.", b"\x80\x02}(K\x01u.", b"",
+        b"\x80\x02X\xff\xff\xff\x7fa.", b"\x80\x02h\x00.", b"\x80\x02)\x81.", b"\x80\x02]]e.", b"\x80\x02\x82\x01.",
+        b"\x80\x02K\x01\x85\x85b.", b"\x80\x02u.", b"\x80\x02\x8b\xff\xff\xff\xff.",
+    ],
+)  # fmt: skip
+def test_unsound_streams_are_refused(data):
+    with pytest.raises(PickleError):
+        read_pickle(data, 0, NOTHING)
+
+
+def test_a_memo_index_takes_no_memory():
+    value, _ = read_pickle(b"\x80\x02K\x07r\xff\xff\xff\x7f.", 0, NOTHING)
+    assert value == 7
