@@ -1,6 +1,7 @@
 # make demo   the main job from end to end on an invented GPT-2, in an environment without torch
 # make test   everything: lint, types, all tests, in an environment with torch and transformers
 # make lint   ruff and mypy alone
+# make bench  conversions against cp and against what people use today (minutes, 25 GB of disk)
 # make clean  remove the environment and what the tools left
 #
 # A fresh machine needs git, make and Python 3.11. Both environments are the folder .venv, and its stamp files say
@@ -14,7 +15,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.core
@@ -22,6 +23,9 @@ demo: $(VENV)/.core
 
 test: lint
 	$(RUN) -m pytest
+
+bench: $(VENV)/.dev
+	$(RUN) benchmarks/bench.py --write
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .

@@ -50,11 +50,11 @@ class Writeback:
         with self._lock:
             held, low, high = self._fresh.get(fd, (0, offset, offset))
             held, low, high = held + nbytes, min(low, offset), max(high, offset + nbytes)
-            if held < WINDOW:
+            if held < WINDOW or high - low > held + held // 8:  # pages that others will still write to would go twice
                 self._fresh[fd] = held, low, high
                 return
             self._fresh.pop(fd, None)
-            if self._forget and high - low <= 2 * held:  # else what lies between may still be written
+            if self._forget:
                 self._sent.append((fd, low, high - low))
                 late = self._sent.popleft() if len(self._sent) > BEHIND else None
         self._call(fd, low, high - low, _START)
