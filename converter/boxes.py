@@ -100,6 +100,10 @@ def choose_box(dims: Dims, read: int, write: int, extra: int, limit: int) -> tup
     if len(dims) == 1 and dims[0][1] == 1 and dims[0][2] <= 1:
         return (min(most, max(1, CACHE_BYTES // 2 // write)),)
     best, best_cost = tuple(1 for _ in dims), float("inf")
+
+    def cost_of(extents: tuple[int, ...]) -> float:
+        return _cost(dims, extents, read, write, extra, limit) / prod(extents)
+
     by_dst = list(range(len(dims) - 1, -1, -1))
     by_src = sorted(by_dst, key=lambda k: (dims[k][2], dims[k][1])) if read else by_dst
     for i in range(total.bit_length() + 1):
@@ -108,11 +112,15 @@ def choose_box(dims: Dims, read: int, write: int, extra: int, limit: int) -> tup
             volume = prod(extents)
             if volume > most:
                 break
-            cost = _cost(dims, extents, read, write, extra, limit) / volume
+            cost = cost_of(extents)
             if cost < best_cost:
                 best, best_cost = extents, cost
             if volume == total:
                 break
+    for k, quarters in product(range(len(dims)), (7, 6, 5)):  # what is left of the memory
+        extents = (*best[:k], min(dims[k][0], best[k] * quarters // 4), *best[k + 1 :])
+        if prod(extents) <= most and cost_of(extents) < best_cost:
+            best, best_cost = extents, cost_of(extents)
     return tuple(-(-n // -(-n // b)) for (n, _, _), b in zip(dims, best))
 
 

@@ -40,6 +40,8 @@ def make_fates(
             text += f", and so is {' and '.join(others)}, which would do as well" if others else ""
             reason = _why_expected(rules, facts, instance)
             text += f"; {reason}" if reason else ""
+            twin = _twin(rules, inputs, instance)
+            text += f"; if it is the same tensor as {twin}, its rule says `tied: {twin}`" if twin else ""
             missing.setdefault(name, (instance.rule.origin, text))
     made = {n for step in steps for n in step.target_names()}
     return Fates(
@@ -82,3 +84,17 @@ def _why_expected(rules: Ruleset, facts: Facts, instance: Instance) -> str:
     names = (*instance.rule.free, *instance.rule.bound)
     sizes = [rules.indices[n].size for n in names]
     return facts.reason([size.dim() for size in sizes if size is not None])
+
+
+def _twin(rules: Ruleset, inputs: Inputs, instance: Instance) -> str | None:
+    """The one tensor of the input, of two axes or more, that has the very shape that a missing one is stated to have.
+
+    A head that is tied to its embedding is the usual case; names with indices are not looked at.
+    """
+    source = instance.rule.source
+    shape = source[0].shape if len(source) == 1 and not source[0].name.holes else None
+    if shape is None or len(shape) < 2 or instance.rule.tie is not None:
+        return None
+    others = [r.source[0] for r in rules.rules if len(r.source) == 1 and r is not instance.rule]
+    same = [t.name.text for t in others if t.shape == shape and not t.name.holes]
+    return same[0] if len(same) == 1 and same[0] in inputs else None

@@ -182,10 +182,8 @@ class _Box:
         outer = list(piece.dims)
         while outer and outer[-1][1] == length:
             length *= outer.pop()[0]
-        at, step, base = 0, length * size, produce.offset + piece.dst * size
-        for steps in product(*(range(0, n * ds, ds) for n, ds, _ in outer)):
-            work.files.write(produce.file, data[at : at + step], base + sum(steps) * size)
-            at += step
+        base, ranges = produce.offset + piece.dst * size, [range(0, n * ds * size, ds * size) for n, ds, _ in outer]
+        work.files.write_pieces(produce.file, data, length * size, [base + sum(steps) for steps in product(*ranges)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +269,9 @@ def _values(work: Workspace, frame: Frame, piece: Block, reserve: int) -> Buffer
     extents = tuple((n, ss) for n, _, ss in piece.dims)
     reads = plan_reads(extents, size, max(piece.size * size, work.room - reserve))
     buffer = work.take(reads.elements, dtype)
-    data = bytes_of(buffer)
-    at, step, base = 0, reads.length * size, source.offset + piece.src * size
-    for start in reads.starts():
-        work.files.read(source.file, data[at : at + step], base + start * size)
-        at += step
+    base = source.offset + piece.src * size
+    starts = (base + start * size for start in reads.starts())
+    work.files.read_pieces(source.file, bytes_of(buffer), reads.length * size, starts)
     return np.ndarray(shape, dtype, buffer, 0, tuple(s * size for s in reads.strides))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from converter.errors import FormatError, Problem
@@ -37,7 +37,8 @@ def by_memory(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int)
 
 
 def _write(fd: int, data: memoryview, offset: int) -> None:
-    done, size = 0, len(data)
+    size = len(data)
+    done = os.pwrite(fd, data if size <= BOUNCE else data[:BOUNCE], offset)
     while done < size:
         many = os.pwrite(fd, data[done : done + BOUNCE], offset + done)
         if not many:
@@ -85,6 +86,14 @@ def read_file(fd: int, buffer: memoryview, offset: int) -> int:
             break
         done += many
     return done
+
+
+def _readv(fd: int, buffer: memoryview, offset: int) -> int:
+    """Read once; an error or an end is left to whoever reads again."""
+    try:
+        return os.preadv(fd, (buffer,), offset)
+    except OSError:
+        return -1
 
 
 CopyFunction = Callable[[int, int, int, int, int], int]
@@ -146,7 +155,32 @@ class Files:
         except OSError as error:
             raise self._failed("write", "the output", error) from error
         if isinstance(end, int):
-            self._writeback.wrote(end, offset, len(buffer))
+            self._writeback.wrote(end, offset, offset + len(buffer), len(buffer))
+
+    def read_pieces(self, file: int, buffer: memoryview, step: int, starts: Iterable[int]) -> None:
+        """Fill a buffer, ``step`` bytes at a time, from as many places of an input file."""
+        end, at = self.read_fd(file), 0
+        for start in starts:
+            piece = buffer[at : at + step]
+            if not isinstance(end, int) or _readv(end, piece, start) != step:
+                self.read(file, piece, start)
+            at += step
+
+    def write_pieces(self, file: int, buffer: memoryview, step: int, starts: Sequence[int]) -> None:
+        """Write a buffer, ``step`` bytes at a time, to as many places of an output file, in rising order."""
+        end, at = self.write_fd(file), 0
+        if not isinstance(end, int) or step > BOUNCE or len(starts) < 2:
+            for start in starts:
+                self.write(file, buffer[at : at + step], start)
+                at += step
+            return
+        try:
+            for start in starts:
+                _write(end, buffer[at : at + step], start)
+                at += step
+        except OSError as error:
+            raise self._failed("write", "the output", error) from error
+        self._writeback.wrote(end, starts[0], starts[-1] + step, len(buffer))
 
     def copy(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
         """Copy bytes from an input to an output file by the first way that works for the two.
@@ -181,7 +215,7 @@ class Files:
                 if not many:
                     raise self._ended(src_file, src_offset + done, nbytes - done)
             done += many
-        self._writeback.wrote(dst, dst_offset, nbytes)
+        self._writeback.wrote(dst, dst_offset, dst_offset + nbytes, nbytes)
 
     def _pass(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
         """Copy through a small buffer; its size is a multiple of every element's."""

@@ -42,14 +42,14 @@ class Writeback:
         self._fresh: dict[int, tuple[int, int, int]] = {}  # by descriptor: bytes written, and the range that has them
         self._sent: deque[tuple[int, int, int]] = deque()  # descriptor, start, bytes
 
-    def wrote(self, fd: int, offset: int, nbytes: int) -> None:
-        """Note a range that has been written, and send it if it fills a window."""
+    def wrote(self, fd: int, start: int, stop: int, nbytes: int) -> None:
+        """Note a range of which ``nbytes`` have been written, and send what is whole and fills a window."""
         if self._call is None:
             return
         late = None
         with self._lock:
-            held, low, high = self._fresh.get(fd, (0, offset, offset))
-            held, low, high = held + nbytes, min(low, offset), max(high, offset + nbytes)
+            held, low, high = self._fresh.get(fd, (0, start, stop))
+            held, low, high = held + nbytes, min(low, start), max(high, stop)
             if held < WINDOW or high - low > held + held // 8:  # pages that others will still write to would go twice
                 self._fresh[fd] = held, low, high
                 return
