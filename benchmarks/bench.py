@@ -1,7 +1,7 @@
 """Time conversions against `cp` and against what people use today: python benchmarks/bench.py [--write].
 
 Needs no network. Inputs are made once, in --data (about 14 GB; up to 25 GB while it runs). A peer is timed where its
-environment is: benchmarks/.peers/NAME (see `make bench-peers`), or for the scripts the environment that runs this.
+environment is: benchmarks/.peers/NAME (a virtual environment that has it), or for the scripts the environment that runs this.
 """
 
 from __future__ import annotations
