@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,11 +40,19 @@ def sparse(path: Path, tensors: dict[str, list[int]], dtype: str = "F32") -> Pat
     return path
 
 
+# A process of its own starts the program, since the peak that the system tells of a process counts the one it was forked from.
+LAUNCH = """
+import resource, subprocess, sys
+code = subprocess.run([sys.executable, "-m", "converter", *sys.argv[1:]]).returncode
+print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
+
+
 def convert(*args: object) -> tuple[int, int]:
-    """Run the program in a process of its own; returns its exit code and its peak memory in bytes."""
-    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-m", "converter", *map(str, args)])
-    _, status, usage = os.wait4(pid, 0)
-    return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+    """Run the program by itself; returns its exit code and its peak memory in bytes."""
+    done = subprocess.run([sys.executable, "-c", LAUNCH, *map(str, args)], capture_output=True, text=True, check=True)
+    code, peak = done.stdout.split()[-2:]
+    return int(code), int(peak)
 
 
 def run(*args: object) -> None:
