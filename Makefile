@@ -2,6 +2,7 @@
 # make test   everything: lint, types, all tests, in an environment with torch and transformers
 # make lint   ruff and mypy alone
 # make bench  conversions against cp and against what people use today (minutes, 25 GB of disk)
+# make peers  the cases of tests/peers again, from other projects' own code (PEERS=litgpt: of some; downloads each of them)
 # make clean  remove the environment and what the tools left
 #
 # A fresh machine needs git, make and Python 3.11. Both environments are the folder .venv, and its stamp files say
@@ -15,7 +16,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench peers clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.core
@@ -26,6 +27,9 @@ test: lint
 
 bench: $(VENV)/.dev
 	$(RUN) benchmarks/bench.py --write
+
+peers:
+	$(PYTHON) tests/peers/make.py $(PEERS)
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .
@@ -46,5 +50,5 @@ $(VENV)/.dev: pyproject.toml Makefile | $(VENV)/bin/pip
 	@touch $(VENV)/.core $@
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) tests/peers/.env build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
