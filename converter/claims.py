@@ -113,6 +113,10 @@ class Claims:
     def _claim(self) -> None:
         missing_forms: dict[str, Instance] = {}
         for instance in self.ledger.instances:
+            if not instance.missing and len(instance.sources) == 1 and len(instance.sources[0]) == 1:
+                name = instance.sources[0][0]
+                if self.ledger.claimed.setdefault(name, instance) is instance:
+                    continue
             gone = set(instance.missing)
             every = [n for names in instance.sources for n in names]
             twice = len(set(every)) < len(every)

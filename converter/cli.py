@@ -117,7 +117,8 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
             click.echo(str(plan))
         raise_problems(plan)
         if o["dry_run"]:
-            _save(make_report(plan), o["report_file"])
+            if o["report_file"] is not None:
+                _save(make_report(plan), o["report_file"])
             return
         with _progress(plan.output_bytes, o["quiet"]) as advance:
             report = write(plan, checkpoint, replace(job, progress=advance))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -57,11 +57,14 @@ class Expander:
             if any(h.single is None for h in term.name.holes):
                 self.matcher.form(term.name, 1 - rule.side, rule.origin, check=True)
         out: list[Instance] = []
+        one = self._one_to_one(rule)
         resting = False
         empty: str | None = None
         for values in self.free_values(rule):
             members = self.members(rule, values)
-            if members is None:
+            if one is not None and members is not None and (instance := one(values)) is not None:
+                out.append(instance)
+            elif members is None:
                 resting = True
             elif not _size(members):
                 empty = next(n for n, labels in members.items() if not labels)
@@ -101,6 +104,9 @@ class Expander:
     def free_values(self, rule: Rule) -> Iterator[dict[str, Label]]:
         """Run over the values of a rule's free indices."""
         order = self._ordered(rule.free)
+        if not any(self._ragged(name) for name in order):
+            yield from self._box(rule, order)
+            return
 
         def walk(k: int, values: dict[str, Label]) -> Iterator[dict[str, Label]]:
             if k == len(order):
@@ -116,6 +122,26 @@ class Expander:
             values.pop(order[k], None)
 
         yield from walk(0, {})
+
+    def _ragged(self, name: str) -> bool:
+        """Whether the count of an index depends on another index."""
+        size = self.rules.indices[name].size
+        return size is not None and not size.names.isdisjoint(self.rules.indices)
+
+    def _box(self, rule: Rule, order: list[str]) -> Iterator[dict[str, Label]]:
+        """Run over indices that are independent of each other."""
+        ranges: list[Sequence[Label]] = []
+        total = 1
+        for name in order if order else ():
+            ranges.append(self._range(rule, name, {}))
+            total *= len(ranges[-1])
+            self._spend(total, rule, name)
+            if not total:
+                return
+        self._expanded += total
+        self._spend(self._expanded, rule, order[-1] if order else "")
+        for row in product(*ranges):
+            yield dict(zip(order, row))
 
     def _ordered(self, names: tuple[str, ...]) -> list[str]:
         """Order indices so that a ragged one comes after those that its count depends on."""
@@ -222,6 +248,27 @@ class Expander:
                 at_all = [{**values, **dict(zip(term.bound, bound))} for bound in rows]
             instance.targets.append([self.render(term.name, at, 1 - rule.side, rule.origin) for at in at_all])
         return instance
+
+    def _one_to_one(self, rule: Rule) -> Callable[[dict[str, Label]], Instance | None] | None:
+        """The short way of :meth:`instance` for a rule of one tensor on either side, which is there in one spelling.
+
+        It gives None where that is not so; a map of sixty thousand renames takes it sixty thousand times.
+        """
+        terms = (*rule.source, *rule.target)
+        if len(rule.source) != 1 or len(rule.target) != 1 or any(t.bound for t in terms):
+            return None
+        table = self.matcher.tables[rule.number, 0]
+        if not table.plain:
+            return None
+        names, free, target, side, origin = table.names, rule.free, rule.target[0].name, 1 - rule.side, rule.origin
+
+        def one(values: dict[str, Label]) -> Instance | None:
+            found = names.get(tuple([values[i] for i in free]))
+            if not found or len(found) > 1:
+                return None
+            return Instance(rule, values, {}, [[*found.values()]], [[self.render(target, values, side, origin)]])
+
+        return one
 
     def spelled(self, term: Term) -> Template:
         """The spelling of a missing name: that of the file where a group prefix was chosen, else the first."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from converter.flow import apply
+from converter.formats.text import many_objects
 from converter.ops.base import DataCheck, Family
 from converter.spec import Header, Shape
 from converter.steps import Constant, Names, Plan, Recipe, Step
@@ -49,12 +50,15 @@ class Lowering:
     _cache: dict[tuple[int, Strides], tuple[Recipe, Lowered]] = field(default_factory=dict)
     _feeds: dict[int, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._strided = any(e.strides for e in self.header.tensors.values())
+
     def recipe(self, recipe: Recipe, sources: Sequence[FileSource] = ()) -> Lowered:
         """Run a recipe's ops on virtual tensors, and account for every element of every output.
 
         ``sources`` are what it reads, where that may lie in other than row-major order.
         """
-        strides = tuple(s.strides for s in sources) if any(s.strides for s in sources) else ()
+        strides = tuple(s.strides for s in sources) if self._strided and any(s.strides for s in sources) else ()
         found = self._cache.get((id(recipe), strides))
         if found is not None:
             return found[1]
@@ -93,9 +97,11 @@ class Lowering:
 
     def sources(self, names: Names) -> tuple[FileSource, ...]:
         """Where the bytes of some tensors are."""
-        entries = [self.header.tensors[n] for group in names for n in group]
-        return tuple(FileSource(e.file, e.start, e.dtype, e.shape, e.strides) for e in entries)
+        tensors = self.header.tensors
+        entries = [tensors[n] for group in names for n in group]
+        return tuple([FileSource(e.file, e.start, e.dtype, e.shape, e.strides) for e in entries])
 
+    @many_objects()
     def produces(self, plan: Plan, place: Place) -> list[Produce]:
         """Every tensor that is written, in the dtype that the plan's outputs say."""
         out: list[Produce] = []
@@ -112,6 +118,7 @@ class Lowering:
                     out += [Produce(n, *place[n], dtypes[n], v, sources) for n, v in zip(group, values)]
         return out
 
+    @many_objects()
     def compares(self, plan: Plan) -> list[Compare]:
         """Every check on data that the plan relies on."""
         out: list[Compare] = []
@@ -146,9 +153,11 @@ class Lowering:
         return Compare(label, recipe.outputs[0].dtype, left, shifted, (*sources, *others))
 
     def _checks(self, step: Step, recipe: Recipe) -> list[Compare]:
+        out: list[Compare] = []
+        if not self.recipe(recipe).checks:
+            return out
         names = [n for group in step.sources for n in group]
         sources = self.sources(step.sources)
-        out = []
         for check in self.recipe(recipe, sources).checks:
             sides = [next((b.slot for b in v.blocks if b.slot != CONSTANT), None) for v in (check.left, check.right)]
             name = names[sides[0]] if sides[0] is not None else names[0]

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from operator import attrgetter
+from typing import NamedTuple
 
 from converter.errors import MismatchError, Problem
+from converter.formats.text import many_objects
 from converter.packed import in_bytes
 from converter.spec import DTYPES
 from converter.values import Compare, FileSource, PatternSource, Produce, Source
@@ -27,8 +29,7 @@ RUN_ELEMENTS = 2048  # a run of fewer is not worth a move of its own between two
 GATHER_BYTES = 1 << 20  # neighbours are assembled in memory up to this size, whatever their runs
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """A range of bytes of an input file that goes to an output file as it is."""
 
     src_file: int
@@ -121,6 +122,7 @@ class Moves:
         return ", ".join(parts) or "nothing to move"
 
 
+@many_objects()
 def lower(produces: Iterable[Produce], *, run_bytes: int = RUN_BYTES) -> Moves:
     """Say what has to be moved to write the tensors, in file order, neighbours merged.
 

@@ -91,7 +91,10 @@ class Observer:
                     decided = False
                 elif holds:
                     entry = self.inputs.entry(name)
-                    seen.setdefault(entry.shape, [entry.name, 0])[1] += 1
+                    if entry.shape in seen:
+                        seen[entry.shape][1] += 1
+                    else:
+                        seen[entry.shape] = [entry.name, 1]
             for shape, (name, weight) in seen.items() if decided else ():
                 self._equate(term, shape, name, weight, "")
         return decided

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from converter.errors import MismatchError
 from converter.layout import Dim, normalise
@@ -29,7 +28,7 @@ def in_bytes(dtype: str, value: Virtual, sources: Sequence[Source]) -> tuple[str
         raise MismatchError(f"{dtype} elements are smaller than a byte and this op would cut them") from None
     used = {b.slot for b in blocks}
     raw = tuple(
-        replace(s, dtype="U8", shape=(nbytes(dtype, s.shape),)) if i in used else s for i, s in enumerate(sources)
+        s._replace(dtype="U8", shape=(nbytes(dtype, s.shape),)) if i in used else s for i, s in enumerate(sources)
     )
     return "U8", Virtual((size,), blocks), raw
 

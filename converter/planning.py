@@ -191,5 +191,9 @@ class _Planner:
 
 def _order(step: Step, position: dict[str, int]) -> tuple[int, str, tuple[str, ...]]:
     """Order steps by their first source, whatever the order of rules; what has no source comes last, by name."""
-    first = min((position[n] for n in step.source_names()), default=len(position))
+    names = step.source_names()
+    if len(names) == 1:
+        first = position[names[0]]
+    else:
+        first = min([position[n] for n in names], default=len(position))
     return first, step.kind, tuple(step.target_names())

@@ -206,7 +206,8 @@ class Recipes:
 
     def file_names(self, groups: list[list[str]]) -> tuple[tuple[str, ...], ...]:
         """Names as the files have them."""
-        return tuple(tuple(self.inputs.entry(n).name for n in group) for group in groups)
+        entry = self.inputs.entry
+        return tuple([tuple([entry(n).name for n in group]) for group in groups])
 
     def ordered_targets(self, instance: Instance, recipe: Recipe) -> tuple[tuple[str, ...], ...]:
         """Target names in the order in which the chain gives the members (its bound indices may come in another
@@ -214,8 +215,8 @@ class Recipes:
         """
         out = []
         for term, operand, group in zip(instance.rule.target, recipe.outputs, instance.targets):
-            order = [i for i, _ in operand.bound]
-            if order == list(term.bound):
+            order = [i for i, _ in operand.bound] if term.bound else []
+            if not order or order == list(term.bound):
                 out.append(tuple(group))
                 continue
             sizes = [len(instance.members[i]) for i in term.bound]

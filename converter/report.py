@@ -9,6 +9,7 @@ from typing import Any
 
 from converter.errors import MismatchError, Problem
 from converter.folding import fold, natural_key, visible
+from converter.formats.text import many_objects
 from converter.lowering import Lowering, pairs
 from converter.steps import Plan
 
@@ -157,6 +158,7 @@ def size(n: float) -> str:
     return f"{n:.1f} TB"
 
 
+@many_objects()
 def make_report(
     plan: Plan,
     problems: Iterable[Problem] = (),
@@ -198,16 +200,18 @@ def _flows(plan: Plan, casts: Mapping[str, Any]) -> tuple[list[Loaded], list[Cas
     loaded: list[Loaded] = []
     cast: list[Cast] = []
     ops_of: dict[int, tuple[Any, ...]] = {}
+    tensors = plan.header.tensors
     for step in plan.steps:
         if step.recipe is None or step.kind != "move":
             continue
         key = id(step.recipe)
         if key not in ops_of:
             ops_of[key] = tuple(op.yaml() for op in step.recipe.chain.ops())
+        ops, outputs = ops_of[key], step.recipe.outputs
         for source, target, k in pairs(lowering, step):
-            shape, dtype = step.recipe.outputs[k].shape, dtypes[target]
-            loaded.append(Loaded(source, target, ops_of[key], dtype, shape))
-            was = plan.header.tensors[source].dtype
+            dtype = dtypes[target]
+            loaded.append(Loaded(source, target, ops, dtype, outputs[k].shape))
+            was = tensors[source].dtype
             if was != dtype:
                 lost = (casts[target].overflow, casts[target].underflow) if target in casts else (0, 0)
                 cast.append(Cast(target, source, was, dtype, *lost))

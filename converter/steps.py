@@ -6,7 +6,7 @@ Everything here is frozen, picklable and made of plain data, so that a plan can 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -70,13 +70,14 @@ class Step:
     other: Recipe | None = None
     other_sources: Names = ()
 
-    def source_names(self) -> Iterable[str]:
+    def source_names(self) -> Sequence[str]:
         """All names that are read."""
-        return (n for group in (*self.sources, *self.other_sources) for n in group)
+        groups = (*self.sources, *self.other_sources) if self.other_sources else self.sources
+        return groups[0] if len(groups) == 1 else [n for group in groups for n in group]
 
-    def target_names(self) -> Iterable[str]:
+    def target_names(self) -> Sequence[str]:
         """All names that are written."""
-        return (n for group in self.targets for n in group)
+        return self.targets[0] if len(self.targets) == 1 else [n for group in self.targets for n in group]
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ class Ties:
             name = self.render(tie, instance)
             tied_to[on_input, (instance.sources if on_input else instance.targets)[0][0]] = name
             members.append((on_input, name, instance))
+        if not members:
+            return self.work, plain
         present = self._spellings(plain)
         groups: dict[tuple[bool, str], list[Instance]] = {}
         for on_input, name, instance in members:

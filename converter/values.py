@@ -1,15 +1,18 @@
-"""What is asked of the data plane: tensors to write and values to compare, over sources that are read or computed."""
+"""What is asked of the data plane: tensors to write and values to compare, over sources that are read or computed.
+
+What there may be sixty thousand of is a named tuple: it is made several times as fast as a frozen dataclass.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from converter.spec import Shape
 from converter.virtual import Virtual
 
 
-@dataclass(frozen=True)
-class FileSource:
+class FileSource(NamedTuple):
     """A tensor in a file: the number of the file, the absolute offset in bytes, dtype (safetensors name) and shape.
 
     ``strides`` are elements from one entry of an axis to the next, None where the tensor is packed in row-major order.
@@ -26,8 +29,7 @@ class FileSource:
         return Virtual.source(slot, self.shape, self.strides)
 
 
-@dataclass(frozen=True)
-class PatternSource:
+class PatternSource(NamedTuple):
     """A tensor whose value follows from the index.
 
     ``kind``: ``arange`` (the index along the last axis) or ``causal_mask`` (ones on and below the diagonal of the last
@@ -42,8 +44,7 @@ class PatternSource:
 Source = FileSource | PatternSource
 
 
-@dataclass(frozen=True)
-class Produce:
+class Produce(NamedTuple):
     """A tensor to write: its file, the absolute offset in bytes, dtype, value, and the sources that blocks number."""
 
     name: str
