@@ -3,6 +3,7 @@
 # make lint   ruff and mypy alone
 # make bench  conversions against cp and against what people use today (minutes, 25 GB of disk)
 # make peers  the cases of tests/peers again, from other projects' own code (PEERS=litgpt: of some; downloads each of them)
+# make bench-peers  an environment with mergekit for the row of the benchmarks that meets it (downloads it)
 # make clean  remove the environment and what the tools left
 #
 # A fresh machine needs git, make and Python 3.11. Both environments are the folder .venv, and its stamp files say
@@ -16,7 +17,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench peers clean
+.PHONY: demo test lint bench bench-peers peers clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.core
@@ -30,6 +31,14 @@ bench: $(VENV)/.dev
 
 peers:
 	$(PYTHON) tests/peers/make.py $(PEERS)
+
+# transformers is in .venv; what else is timed has requirements of its own. A peer that is not there is left out with a note.
+bench-peers: benchmarks/.peers/mergekit/bin/mergekit-yaml
+
+benchmarks/.peers/mergekit/bin/mergekit-yaml:
+	$(PYTHON) -m venv benchmarks/.peers/mergekit
+	benchmarks/.peers/mergekit/bin/pip install --quiet '$(TORCH)'
+	benchmarks/.peers/mergekit/bin/pip install --quiet mergekit
 
 lint: $(VENV)/.dev
 	$(RUN) -m ruff check .

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from converter.document import ParamDoc
-from converter.errors import MapError, MismatchError, Origin, Problem
+from converter.errors import MapError, MismatchError, Problem
 from converter.facts import Facts, Settings, check_params
 from converter.inputs import read_inputs
-from converter.mapfile import data_dir, load_map, read_map
+from converter.mapfile import load_map, read_map
 from converter.matching import Matcher
 from converter.rules import Rule, Ruleset
 from converter.spec import Header
@@ -40,7 +39,6 @@ def check_map(name: str) -> list[str]:
     check_params(rules)
     check_example(rules, node)
     check_numbering(rules)
-    check_schema(node)
     one_way = rules.one_way()
     inexact = [r for r in rules.rules if not r.chain.exact and not isinstance(r.back, str)]
     kind = "one-way" if one_way else "invertible"
@@ -100,25 +98,3 @@ def check_numbering(rules: Ruleset) -> None:
                     problems += [p for p in e.problems if p.kind == "numbering"]
     if problems:
         raise MapError(problems)
-
-
-def check_schema(node: Node) -> None:
-    """Validate against the JSON Schema that editors use, so that it can never be laxer than the program by accident."""
-    import jsonschema
-
-    schema = json.loads((data_dir("schemas") / "map.schema.json").read_text(encoding="utf-8"))
-    problems: list[Problem] = []
-    for error in jsonschema.Draft202012Validator(schema).iter_errors(node.plain()):
-        problems.append(Problem(f"schema: {error.message[:200]}", "map", None, _place(node, error.absolute_path)))
-    if problems:
-        raise MapError(problems)
-
-
-def _place(node: Node, path: Iterable[Any]) -> Origin:
-    for step in path:
-        value = node.value
-        if (isinstance(value, dict) and step in value) or (
-            isinstance(value, list) and isinstance(step, int) and step < len(value)
-        ):
-            node = value[step]
-    return node.origin

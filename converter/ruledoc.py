@@ -30,7 +30,7 @@ EXPR: Json = {"type": ["string", "integer"], "description": "an expression of si
 DTYPE: Json = {"enum": ["keep", *dtype_names()]}
 SHAPE: Json = {
     "description": "dims separated by spaces, or a list; several terms: a list with one shape each",
-    "anyOf": [{"type": "string"}, {"type": "array"}],
+    "anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "array"}],
 }
 
 

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from unittest import mock
 
+import jsonschema
 import ml_dtypes
 import numpy as np
 
 from converter.cli import main
+from converter.mapfile import read_map
+from converter.schema import map_schema
 
 DTYPES = {
     "F64": np.dtype("<f8"),
@@ -34,6 +37,7 @@ DTYPES = {
     "BOOL": np.dtype("?"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+SCHEMA = jsonschema.Draft202012Validator(map_schema())
 SECONDS = 20  # what hangs is a failure, not a wait
 Tensors = Mapping[str, np.ndarray]
 
@@ -172,6 +176,9 @@ class Lab:
         before = sorted(self.folder.iterdir())
         r = self.run("--map", self.map(text), self.source, self.output, *flags)
         assert self.output.exists() == (r.code == 0), r
+        if r.code == 0:
+            errors = [e.message for e in SCHEMA.iter_errors(read_map(str(self.folder / "map.yaml")).plain())]
+            assert not errors, "the program accepts what the JSON Schema refuses"
         if r.code:
             assert sorted(self.folder.iterdir()) == sorted({*before, self.folder / "map.yaml"}), (
                 "something was left behind"
