@@ -73,7 +73,7 @@ class _Builder(Equations):
             dtypes=self._map_dtypes(),
             names=self._all_names(),
             atoms=self._atoms(),
-            example=doc.example,
+            example=self._example(),
             published=doc.published,
         )
 
@@ -123,6 +123,14 @@ class _Builder(Equations):
             except ExpressionError:
                 continue  # reported where the rule is read
         return out
+
+    def _example(self) -> dict[str, Any]:
+        """Give the sizes of the example, less those of included files that this map has no use for."""
+        given = self.doc.node.get("example")
+        origins = given.keys if given is not None else {}
+        known = self._all_names() | set(self.doc.params)
+        own = self.file
+        return {k: v for k, v in self.doc.example.items() if k in known or k not in origins or origins[k].file == own}
 
     def _map_dtypes(self) -> tuple[str | None, str | None]:
         given = self.doc.dtype

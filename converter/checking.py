@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from converter.document import ParamDoc
-from converter.errors import MapError, MismatchError, Problem
+from converter.document import MapDoc, ParamDoc
+from converter.errors import MapError, MismatchError, Origin, Problem
 from converter.facts import Facts, Settings, check_params
+from converter.fields import keys_of, unknown_keys
+from converter.including import Source
 from converter.inputs import read_inputs
-from converter.mapfile import load_map, read_map
+from converter.mapfile import is_fragment, load_map, read_includes, read_source
 from converter.matching import Matcher
 from converter.rules import Rule, Ruleset
 from converter.spec import Header
@@ -34,7 +36,10 @@ def example_values(node: Node, given: Mapping[str, Any]) -> Callable[[Mapping[st
 
 def check_map(name: str) -> list[str]:
     """Check a map and describe it in a few lines; raises MapError with everything that is wrong."""
-    node = read_map(name)
+    source = read_source(name)
+    if is_fragment(source.node):
+        return [check_fragment(name, source)]
+    node, files = read_includes(source)
     rules = load_map(node, example_values(node, {}))
     check_params(rules)
     check_example(rules, node)
@@ -44,16 +49,34 @@ def check_map(name: str) -> list[str]:
     kind = "one-way" if one_way else "invertible"
     count = len(rules.rules) + len(rules.regexes)
     lines = [f"{name}: {kind}, {count} {'rule' if count == 1 else 'rules'}, {rules.sides[0]} <-> {rules.sides[1]}"]
-    lines += [f"  one-way at line {origin.line}: {reason}" for origin, reason in one_way]
-    lines += [f"  inexact at line {r.origin.line}: {_inexact(r)}" for r in inexact]
+    lines += [f"  includes {file.node.origin.file}" for file in files[1:]]
+    lines += [f"  one-way at {_at(origin, rules)}: {reason}" for origin, reason in one_way]
+    lines += [f"  inexact at {_at(r.origin, rules)}: {_inexact(r)}" for r in inexact]
     unshaped = [r for r in rules.rules if r.source and any(t.shape is None for t in r.source)]
     if unshaped:
-        shown = ", ".join(str(r.origin.line) for r in unshaped[:8]) + (", ..." if len(unshaped) > 8 else "")
+        places = [str(r.origin.line) if r.origin.file == rules.file else str(r.origin) for r in unshaped[:8]]
+        shown = ", ".join(places) + (", ..." if len(unshaped) > 8 else "")
         lines.append(
             f"  without a shape, so that nothing is checked there: {len(unshaped)} "
             f"{'rule' if len(unshaped) == 1 else 'rules'} (lines {shown})"
         )
     return lines
+
+
+def check_fragment(name: str, source: Source) -> str:
+    """Check what is known of a fragment without the maps that include it: its keys, and the form of their values."""
+    node = read_includes(source)[0]
+    unknown = unknown_keys(MapDoc, node)
+    if unknown:
+        raise MapError(unknown)
+    read = {word: f.metadata["read"](node.value[word]) for word, f in keys_of(MapDoc).items() if word in node.value}
+    count = len(read.get("rules", ()))
+    kinds = f"{count} {'rule or group' if count == 1 else 'rules and groups'}"
+    return f"{name}: a fragment, with {kinds}; its names, shapes and ops are checked in the maps that include it"
+
+
+def _at(origin: Origin, rules: Ruleset) -> str:
+    return f"line {origin.line}" if origin.file == rules.file else str(origin)
 
 
 def _inexact(rule: Rule) -> str:

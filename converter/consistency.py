@@ -51,7 +51,8 @@ def _claims(naming: Naming) -> Iterator[Problem]:
                     first = seen.setdefault(text, rule)
                     if first is not rule and not (first.conditions or rule.conditions):
                         told = f"'{term.name}' is {verb} by two rules, {first.origin} and {rule.origin}"
-                        yield Problem(told, "map", None, rule.origin)
+                        hint = " (`except` leaves an included one out)" * (first.origin.file != rule.origin.file)
+                        yield Problem(told + hint, "map", None, rule.origin)
                         break
 
 

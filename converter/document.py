@@ -14,6 +14,7 @@ from converter.fields import (
     Json,
     document,
     expression,
+    flag,
     key,
     kind_of,
     listed,
@@ -25,7 +26,17 @@ from converter.fields import (
     text,
     version_one,
 )
-from converter.ruledoc import EXPR, DtypeDoc, NameDoc, dtype_doc, name_doc, rule_doc
+from converter.ruledoc import (
+    EXPR,
+    INCLUDE,
+    DtypeDoc,
+    IncludeDoc,
+    NameDoc,
+    dtype_doc,
+    include_docs,
+    name_doc,
+    rule_doc,
+)
 from converter.yamltree import Node
 
 
@@ -121,6 +132,8 @@ class MapDoc:
         listed(rule_doc),
     )
     about: str = key("about", {"type": "string"}, "what the two layouts are", text, "")
+    include: tuple[IncludeDoc, ...] = key("include", INCLUDE, "files that this one takes over", include_docs, ())
+    fragment: bool = key("fragment", {"type": "boolean"}, "the file is there to be included only", flag, False)
     sides: SidesDoc | None = key(
         "sides", {"$ref": "#/$defs/sides"}, "names of the two layouts", document(lambda: SidesDoc), None
     )

@@ -27,8 +27,8 @@ def read_document(cls: type[T], node: Node) -> T:
     """Read a mapping into a document class; raises MapError for unknown, missing or misread keys, with their line."""
     if not isinstance(node.value, dict):
         raise node.error(f"expected a mapping, found {kind_of(node)}")
-    known = {f.metadata["yaml"]: f for f in fields(cls) if "yaml" in f.metadata}  # type: ignore[arg-type]
-    problems = [_unknown_key(node, k, known) for k in node.value if k not in known]
+    known = keys_of(cls)
+    problems = unknown_keys(cls, node)
     values: dict[str, Any] = {}
     for word, f in known.items():
         if word in node.value:
@@ -42,6 +42,17 @@ def read_document(cls: type[T], node: Node) -> T:
         raise MapError(problems)
     make: Callable[..., T] = cls
     return make(node=node, **values)
+
+
+def keys_of(cls: type) -> dict[str, Any]:
+    """Give the fields of a document class by their YAML words."""
+    return {f.metadata["yaml"]: f for f in fields(cls) if "yaml" in f.metadata}
+
+
+def unknown_keys(cls: type, node: Node) -> list[Problem]:
+    """Find the keys of a mapping that its class does not have."""
+    known = keys_of(cls)
+    return [_unknown_key(node, k, known) for k in node.value if k not in known]
 
 
 def _unknown_key(node: Node, word: Any, known: Mapping[str, Any]) -> Problem:

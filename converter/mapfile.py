@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from converter.build import build
@@ -12,8 +12,10 @@ from converter.document import MapDoc
 from converter.errors import MapError, Problem, UsageError
 from converter.fields import check_version_first, mapped, read_document
 from converter.folding import clip, closest
+from converter.including import Source, has_includes, resolve
+from converter.paths import path_fault
 from converter.rules import Ruleset
-from converter.yamltree import Node, load_yaml
+from converter.yamltree import MAX_TEXT, Node, load_yaml
 
 _BRACES = re.compile(r"\{[{%#]")
 _PACKAGE = Path(__file__).resolve().parent
@@ -25,10 +27,15 @@ def data_dir(name: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
-def shipped_maps() -> dict[str, Path]:
-    """List the maps that ship with the package, by name (`gpt2`, `litgpt/falcon`)."""
+def shipped_files() -> dict[str, Path]:
+    """List the files that ship with the package, by name: maps (`gpt2`, `litgpt/falcon_mq`) and fragments of maps."""
     root = data_dir("maps")
     return {p.relative_to(root).with_suffix("").as_posix(): p for p in sorted(root.rglob("*.yaml"))}
+
+
+def shipped_maps() -> dict[str, Path]:
+    """List the maps that ship with the package, by name; fragments are kept in a folder of their own."""
+    return {name: path for name, path in shipped_files().items() if not name.startswith("shared/")}
 
 
 def find_map(name: str | Path) -> Path:
@@ -36,26 +43,76 @@ def find_map(name: str | Path) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    maps = shipped_maps()
-    if str(name) in maps:
-        return maps[str(name)]
-    near = closest(str(name), maps) or closest(Path(name).stem, maps)
-    hint = f" (did you mean {near}?)" if near else f" (shipped maps: {', '.join(maps)})"
+    files = shipped_files()
+    if str(name) in files:
+        return files[str(name)]
+    near = closest(str(name), files) or closest(Path(name).stem, files)
+    hint = f" (did you mean {near}?)" if near else " (`convert maps` lists those that ship)"
     if path.is_dir():
         raise UsageError(Problem("this is a folder, not a map", "usage", str(name)))
     raise UsageError(Problem(f"no such map{hint}", "usage", str(name)))
 
 
-def read_map(path: str | Path) -> Node:
-    """Read a map file into its YAML tree; raises MapError and UsageError."""
-    file = find_map(path)
+def read_map(name: str | Path) -> Node:
+    """Read a map with all that it includes into one YAML tree; raises MapError and UsageError."""
+    source = read_source(name)
+    if is_fragment(source.node):
+        raise source.node.error("this is a fragment: maps include it, it is none itself", "fragment")
+    return read_includes(source)[0]
+
+
+def read_source(name: str | Path) -> Source:
+    """Read a file that is named by path or by shipped name, by itself; raises MapError and UsageError."""
+    file = find_map(name)
+    return _read(file, str(name) if Path(name).is_file() else _short(file))
+
+
+def read_includes(source: Source) -> tuple[Node, tuple[Source, ...]]:
+    """Give the tree of a map with its includes in place, and all files that it is made of; raises MapError."""
+    return resolve(source, _find) if has_includes(source.node) else (source.node, (source,))
+
+
+def is_fragment(node: Node) -> bool:
+    """Tell whether a file is there to be included only."""
+    given = node.get("fragment")
+    return given is not None and given.value is True
+
+
+def _read(file: Path, shown: str) -> Source:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise MapError(Problem("the map is not UTF-8 text (is it a checkpoint?)", "map", str(path))) from None
+        raise MapError(Problem("the map is not UTF-8 text (is it a checkpoint?)", "map", shown)) from None
     except OSError as e:
-        raise UsageError(Problem(f"cannot read the map: {e.strerror}", "usage", str(path))) from None
-    return load_yaml(text, str(path) if Path(path).is_file() else _short(file))
+        raise UsageError(Problem(f"cannot read the map: {e.strerror}", "usage", shown)) from None
+    return Source(file, load_yaml(text, shown))
+
+
+def _find(source: Source, name: Node) -> Source:
+    """Open the file that a text in another one names: a path from its folder, or the name of one that ships."""
+    word = str(name.value)
+    if not word.endswith((".yaml", ".yml")):
+        files = shipped_files()
+        if word not in files:
+            near = closest(word, files)
+            hint = f"did you mean {near}?" if near else "a path ends in .yaml"
+            raise name.error(f"include: no file '{clip(word)}' ships with the package ({hint})")
+        return _read(files[word], _short(files[word]))
+    fault = path_fault(word, "map")
+    if fault:
+        raise name.error(f"include: '{clip(word)}': {fault}")
+    file = source.path.parent / word
+    shown = str(PurePath(source.node.origin.file).parent / word)
+    try:
+        if not file.is_file():
+            near = closest(file.name, [p.name for p in file.parent.glob("*.y*ml")])
+            hint = f" (did you mean {(PurePath(word).parent / near).as_posix()}?)" if near else ""
+            raise name.error(f"include: {'not a file' if file.exists() else 'no such file'}: {shown}{hint}")
+        if file.stat().st_size > 4 * MAX_TEXT:  # a character has at most 4 bytes
+            raise name.error(f"include: {shown} is too large for a map")
+    except OSError as e:
+        raise name.error(f"include: {clip(shown)}: {e.strerror}") from None
+    return _read(file, shown)
 
 
 def _short(file: Path) -> str:
@@ -69,6 +126,8 @@ def load_map(node: Node, values: Callable[[Mapping[str, Any]], Mapping[str, Any]
     MapError.
     """
     check_version_first(node)
+    if has_includes(node):
+        raise node.error("the includes of this map were not read")
     if any(isinstance(n.value, str) and _BRACES.search(n.value) for n in node.walk()):
         from converter.document import param_doc
 

@@ -35,6 +35,40 @@ SHAPE: Json = {
 
 
 @dataclass(frozen=True)
+class IncludeDoc:
+    """Another file that is put in this place, less some of its rules."""
+
+    node: Node
+    file: Node = key("file", {"type": "string"}, "a path below this file's folder, or the name of a shipped file", raw)
+    besides: tuple[Node, ...] = key(
+        "except",
+        {"type": "array", "items": {"type": "string"}},
+        "names of the rules, and prefixes of the groups, that are left out",
+        listed(raw),
+        (),
+    )
+
+
+def include_docs(node: Node) -> tuple[IncludeDoc, ...]:
+    """Read what stands under `include`: a file, a mapping with a file, or a list of these."""
+    entries = node.value if isinstance(node.value, list) else [node]
+    if not entries:
+        raise node.error("include names no file")
+    out = tuple(read_document(IncludeDoc, n) if isinstance(n.value, dict) else IncludeDoc(n, n) for n in entries)
+    for n in (n for doc in out for n in (doc.file, *doc.besides)):
+        text(n)
+    return out
+
+
+INCLUDE: Json = {
+    "anyOf": [
+        {"$ref": "#/$defs/include"},
+        {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/include"}},
+    ]
+}
+
+
+@dataclass(frozen=True)
 class AnyDoc:
     """`{any: [a, b]}`: spellings of one name; the first is written."""
 
@@ -194,6 +228,9 @@ class GroupDoc:
         "the rules below",
         lambda n: listed(rule_doc)(n),
     )
+    include: tuple[IncludeDoc, ...] = key(
+        "include", INCLUDE, "files whose rules stand below the prefixes too", include_docs, ()
+    )
     when: Node | None = key("when", EXPR, "the group holds only where this is true", expression, None)
     present: Node | None = key("with", NAME, "the group holds only where this `from` tensor is there", raw, None)
     absent: Node | None = key("without", NAME, "the group holds only where this `from` tensor is not there", raw, None)
@@ -228,9 +265,14 @@ class RegexDoc:
 
 
 def rule_doc(node: Node) -> RuleDoc | GroupDoc | RegexDoc:
-    """Read a rule: a regex rename where `match` stands, a group where `rules` stands, else an equation."""
+    """Read a rule: a regex rename where `match` stands, a group where `rules` or `include` stands, else an equation."""
     if not isinstance(node.value, dict):
         raise node.error(f"a rule is a mapping, found {kind_of(node)}")
     if "match" in node.value:
         return read_document(RegexDoc, node)
-    return read_document(GroupDoc, node) if "rules" in node.value else read_document(RuleDoc, node)
+    return read_document(GroupDoc, node) if is_group(node) else read_document(RuleDoc, node)
+
+
+def is_group(node: Node) -> bool:
+    """Tell a group from an equation: it has rules below it, its own or a file's."""
+    return isinstance(node.value, dict) and not {"rules", "include"}.isdisjoint(node.value)

@@ -15,6 +15,7 @@ _DEFS: dict[str, type] = {
     "equation": ruledoc.RuleDoc,
     "regex": ruledoc.RegexDoc,
     "term": ruledoc.TermDoc,
+    "include_file": ruledoc.IncludeDoc,
     "any": ruledoc.AnyDoc,
     "tied": ruledoc.TiedDoc,
     "reverse": ruledoc.ReverseDoc,
@@ -25,6 +26,9 @@ _DEFS: dict[str, type] = {
     "drop_match": doc.DropMatchDoc,
     "dtype_sides": ruledoc.DtypeSidesDoc,
 }
+
+
+_HAS_RULES: list[Json] = [{"required": ["rules"]}, {"required": ["include"]}]
 
 
 def class_schema(cls: type) -> Json:
@@ -64,6 +68,8 @@ def op_schemas() -> list[Json]:
 def map_schema() -> Json:
     """Give the whole schema (JSON Schema draft 2020-12)."""
     defs: Json = {name: class_schema(cls) for name, cls in _DEFS.items()}
+    defs["include"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/include_file"}]}
+    defs["group"] |= {"required": ["from", "to"], "anyOf": _HAS_RULES}
     defs["name"] = {"anyOf": [ruledoc.NAME, {"$ref": "#/$defs/any"}]}
     defs["one_term"] = {"anyOf": [ruledoc.NAME, {"$ref": "#/$defs/any"}, {"$ref": "#/$defs/term"}]}
     defs["terms"] = {
@@ -73,7 +79,7 @@ def map_schema() -> Json:
     defs["ops"] = {"type": "array", "items": {"$ref": "#/$defs/op"}}
     defs["op"] = {"anyOf": op_schemas()}
     member: Json = {
-        "if": {"required": ["rules"]},
+        "if": {"anyOf": _HAS_RULES},
         "then": {"$ref": "#/$defs/group"},
         "else": {"$ref": "#/$defs/equation"},
     }
@@ -87,4 +93,9 @@ def map_schema() -> Json:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "checkpoint-convert map, version 1",
     }
-    return head | class_schema(doc.MapDoc) | {"$defs": defs}
+    whole: Json = {
+        "required": ["version"],
+        "if": {"properties": {"fragment": {"const": True}}, "required": ["fragment"]},
+        "else": {"required": ["name"], "anyOf": _HAS_RULES},
+    }
+    return head | class_schema(doc.MapDoc) | whole | {"$defs": defs}

@@ -99,12 +99,31 @@ def stub_command(
 
 
 @click.command("maps")
-def maps_command() -> None:
-    """List the maps that ship with the package."""
-    from converter.mapfile import read_map, shipped_maps
+@click.argument("words", nargs=-1)
+def maps_command(words: tuple[str, ...]) -> None:
+    """List the maps that ship with the package, or those that have all WORDS in their name or description."""
+    from converter.mapfile import read_source, shipped_maps
 
     maps = shipped_maps()
-    width = max(map(len, maps), default=0)
-    for name in maps:
-        about = read_map(name).get("about")
-        click.echo(f"{name:<{width}}  {about.value if about is not None else ''}")
+    about = {name: str(((node := read_source(name).node.get("about")) and node.value) or "") for name in maps}
+    shown = [n for n in maps if all(w.lower() in f"{n} {about[n]}".lower() for w in words)]
+    if not shown:
+        raise UsageError(f"no map has {' and '.join(words)} in its name or description")
+    width = max(map(len, shown)) + 2
+    folders = sorted({n.rpartition("/")[0] for n in shown})
+    for k, folder in enumerate(folders):
+        if k:
+            click.echo()
+        for name in (n for n in shown if n.rpartition("/")[0] == folder):
+            for j, line in enumerate(_lines(about[name], width)):
+                click.echo(f"{'' if j else name:<{width}}{line}".rstrip())
+
+
+def _lines(text: str, indent: int) -> list[str]:
+    """Wrap a text where people read it; in a pipe it stays on one line."""
+    import shutil
+    import sys
+    import textwrap
+
+    room = max(30, shutil.get_terminal_size().columns - indent - 1)
+    return (textwrap.wrap(text, room) if sys.stdout.isatty() else [text]) or [""]

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from converter.cli import main
-from converter.mapfile import read_map
+from converter.mapfile import read_includes, read_source
 from converter.schema import map_schema
 
 DTYPES = {
@@ -177,7 +177,8 @@ class Lab:
         r = self.run("--map", self.map(text), self.source, self.output, *flags)
         assert self.output.exists() == (r.code == 0), r
         if r.code == 0:
-            errors = [e.message for e in SCHEMA.iter_errors(read_map(str(self.folder / "map.yaml")).plain())]
+            _, files = read_includes(read_source(self.folder / "map.yaml"))
+            errors = [e.message for f in files for e in SCHEMA.iter_errors(f.node.plain())]
             assert not errors, "the program accepts what the JSON Schema refuses"
         if r.code:
             assert sorted(self.folder.iterdir()) == sorted({*before, self.folder / "map.yaml"}), (

@@ -21,6 +21,7 @@ FLOORS = {
     "arrays": 0,
     "layout": 0,
     "pool": 0,
+    "paths": 0,
     "errors": 0.1,
     "spec": 0.1,
     "expressions": 0.1,
@@ -45,6 +46,8 @@ FLOORS = {
     "ruledoc": 2.2,
     "document": 2.3,
     "schema": 2.4,
+    "merging": 2.4,
+    "including": 2.5,
     # a map's meaning
     "flow": 3,
     "rules": 3.1,

@@ -22,7 +22,7 @@ from converter.checking import check_map, example_values
 from converter.errors import MapError
 from converter.facts import Settings
 from converter.flow import Chain
-from converter.mapfile import data_dir, load_map, read_map, shipped_maps
+from converter.mapfile import data_dir, load_map, read_includes, read_map, read_source, shipped_maps
 from converter.planning import make_plan
 from converter.rules import Ruleset
 from converter.schema import map_schema
@@ -90,7 +90,8 @@ def test_the_committed_schema_is_fresh():
 @each_map
 def test_a_map_is_valid(name):
     node = read_map(MAPS[name])
-    errors = [e.message for e in jsonschema.Draft202012Validator(SCHEMA).iter_errors(node.plain())]
+    _, files = read_includes(read_source(MAPS[name]))
+    errors = [e.message for f in files for e in jsonschema.Draft202012Validator(SCHEMA).iter_errors(f.node.plain())]
     assert not errors
     assert check_map(str(MAPS[name]))
     assert node.get("name").value == name.rpartition("/")[2]

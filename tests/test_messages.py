@@ -175,6 +175,30 @@ def test_the_form_of_a_failure(lab, name):
         assert lines[-1].startswith("nothing was written: ")
 
 
+# Includes: files beside the map, by name.
+LAYER = "params: {n: {config: n_layer}}\nindices: {i: n}\nrules: [{from: 'h.{i}.w', to: 'b.{i}.w', shape: d}]"
+INCLUDES = {
+    "an-include-that-is-missing": ("include: layers.yaml", {"layer.yaml": LAYER}),
+    "an-include-that-leaves-the-folder": ("include: ../layer.yaml", {}),
+    "an-include-by-a-wrong-name": ("include: shared/lama", {}),
+    "includes-that-differ": ("include: [layer.yaml, other.yaml]", {"layer.yaml": LAYER, "other.yaml": "params: {n: 2}"}),
+    "includes-in-a-circle": ("include: a.yaml", {"a.yaml": "include: b.yaml", "b.yaml": "params: {n: 2}\ninclude: a.yaml"}),
+    "an-include-with-the-same-rule": ("include: layer.yaml\nrules: [{from: 'h.{i}.w', to: 'c.{i}', shape: d}]", {"layer.yaml": LAYER}),
+    "an-exception-that-names-nothing": ("include: {file: layer.yaml, except: ['h.{i}.v']}", {"layer.yaml": LAYER}),
+    "a-shape-in-an-included-file": ("include: layer.yaml", {"layer.yaml": LAYER}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INCLUDES)
+def test_the_text_of_an_include(lab, name):
+    text, others = INCLUDES[name]
+    for file, content in others.items():
+        (lab / file).write_text(f"version: 1\nfragment: true\n{content}\n")
+    r, _ = lab.convert(text + "\n", {"h.0.w": arr(2), "h.1.w": arr(3)})
+    assert "Traceback" not in r.err
+    golden(name, r.code, r.err)
+
+
 # Situations before a map is read, and texts that are no failures.
 
 

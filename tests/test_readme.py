@@ -43,6 +43,7 @@ TABLES = {
     "drop_match": "Keys of a drop by pattern",
     "equation": "Keys of a rule",
     "group": "Keys of a group",
+    "include_file": "Keys of an include",
     "regex": "Keys of a rename",
     "reverse": "Keys of `reverse`",
     "term": "Keys of a term",
@@ -208,6 +209,22 @@ def test_snippets_are_of_the_language(block, tmp_path):
 # The language.
 
 
+def lay(folder: Path) -> list[str]:
+    """Write the files of docs/language.md that others include: blocks whose first line is a comment with a name."""
+    named = {m[1]: b.text for b in blocks(LANGUAGE) if (m := re.match(r"# (\S+\.yaml)\n", b.text))}
+    for name, text in named.items():
+        (folder / name).write_text(text + "\n")
+    return list(named)
+
+
+def test_fragments_of_the_language_reference(tmp_path):
+    lab = Lab(tmp_path)
+    for name in lay(tmp_path):
+        r = lab.run("check", tmp_path / name)
+        assert r.code == 0, r.err
+        assert "a fragment" in r.out
+
+
 def maps() -> list[Any]:
     found = [b for b in blocks(LANGUAGE) if b.kind == "yaml" and b.text.startswith("version: 1")]
     return [pytest.param(b, id=f"{b.heading.strip('`').replace(' ', '-')}-{b.line}") for b in found]
@@ -216,6 +233,7 @@ def maps() -> list[Any]:
 @pytest.mark.parametrize("block", maps())
 def test_maps_of_the_language_reference(block, tmp_path):
     lab = Lab(tmp_path)
+    lay(tmp_path)
     (tmp_path / "map.yaml").write_text(block.text + "\n")
     r = lab.run("check", tmp_path / "map.yaml")
     assert r.code == 0, r.err
@@ -244,6 +262,7 @@ def test_worked_examples(block, shown, tmp_path):
     m = re.fullmatch(r"(.*?)\n(<->|->)\n(.*)", shown.text, re.DOTALL)
     assert m is not None, f"line {shown.line}: no arrow"
     left, right = tensors(m[1]), tensors(m[3])
+    lay(tmp_path)
     (tmp_path / "map.yaml").write_text(block.text + "\n")
     write(lab.source, left)
     r = lab.run("--map", tmp_path / "map.yaml", lab.source, lab.output)

@@ -7,7 +7,6 @@ and which file each is taken from.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from converter.errors import FormatError, Problem
 from converter.formats.base import bad, foreign, open_regular, read_exactly
 from converter.formats.text import TextError, brief, count, listing, parse_object, show
+from converter.paths import path_fault
 from converter.spec import FileStamp, Header, TensorEntry
 
 MAX_INDEX = 100_000_000  # bytes
@@ -72,27 +72,12 @@ def _weight_map(path: str, value: object) -> dict[str, str]:
             )
         elif file not in checked:
             checked.add(file)
-            if fault := _name_fault(file):
+            if fault := path_fault(file, "index"):
                 message = f"weight_map: {show(name)} is in {brief(file)}: {fault}"
                 problems.append(Problem(message, "unsafe-name", show(path)))
     if problems:
         raise FormatError(problems)
     return value
-
-
-def _name_fault(file: str) -> str | None:
-    """Say why a file name of an index is refused; plain relative names, also in sub-folders, are not."""
-    if "\0" in file:
-        return "a NUL is not part of a file name"
-    if "\\" in file or re.match("[A-Za-z]:", file):
-        return "backslashes and drive letters are refused"
-    if file.startswith("/"):
-        return "an absolute path is refused"
-    if ".." in file.split("/"):
-        return "a path that leaves the folder of the index is refused"
-    if not {"", "."}.isdisjoint(file.split("/")):
-        return "not a plain file name"
-    return None
 
 
 def read_shards(index: WeightIndex, read_header: Callable[[str], Header]) -> Header:
