@@ -6,7 +6,8 @@ Everything that a map alone can show to be wrong is found here, all of it in one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -20,8 +21,8 @@ from converter.flow import Chain
 from converter.names import TemplateError, parse_template
 from converter.readers import read_index, read_shapes, shape_nodes
 from converter.regexes import Regex, check_regex, compile_pattern, invert_regex
-from converter.ruledoc import GroupDoc, NameDoc, RegexDoc
-from converter.rules import Drop, RegexRule, Ruleset, Scope, Spelling
+from converter.ruledoc import FormDoc, GroupDoc, NameDoc, RegexDoc, RuleDoc
+from converter.rules import Drop, LocalSize, RegexRule, Rule, Ruleset, Scope, Spelling
 
 
 def build(doc: MapDoc) -> Ruleset:
@@ -151,9 +152,8 @@ class _Builder(Equations):
                 else:
                     self._member(member, inner)
         else:
-            rule = self._guard(lambda: self._rule(doc, place), doc.node.origin)
-            if rule is not None:
-                self.rules.append(rule)
+            rules = self._guard(lambda: self._forms(doc, place), doc.node.origin)
+            self.rules += rules or ()
 
     def _enter(self, doc: GroupDoc, place: Place) -> Place:
         prefixes = tuple(
@@ -165,7 +165,42 @@ class _Builder(Equations):
             used = {n for side in prefixes for s in side for n in s.template.names}
             indices = tuple(sorted(used & set(self.indices)))
             scopes += (Scope(next(self.numbers), indices, prefixes[0][0].template, doc.node.origin),)
-        return Place(prefixes, conditions, scopes)  # type: ignore[arg-type]
+        return Place(prefixes, conditions, scopes, {**place.locals, **self._local(doc, prefixes)})  # type: ignore[arg-type]
+
+    def _local(self, doc: GroupDoc, prefixes: Iterable[tuple[Spelling, ...]]) -> dict[str, LocalSize]:
+        """The sizes that a group declares for each value of the indices of its prefixes."""
+        used = {n for side in prefixes for s in side for n in s.template.names}
+        indices, number = tuple(i for i in self.indices if i in used), next(self.numbers) if doc.local else 0
+        out = {}
+        for name, node in doc.local.items():
+            expr = parse(str(node.value)) if node.value != name else None
+            for n in sorted(expr.names if expr is not None else ()):
+                if n in self.indices and n not in indices:
+                    raise node.error(f"local: index '{n}' does not stand in the prefixes of this group")
+                self.used.append(("local", n, node.origin))
+            out[name] = LocalSize(name, number, indices, expr, node.origin)
+        return out
+
+    # Forms.
+
+    def _forms(self, doc: RuleDoc, place: Place) -> list[Rule]:
+        """Read a rule: one for each of its forms."""
+        if not doc.forms:
+            return [self._rule(doc, place)]
+        if doc.shape is not None or doc.ops or doc.fill is not None or doc.tied is not None:
+            raise doc.node.error("the forms of a rule (any) have its shape and its ops; it is no constant and no tie")
+        group = next(self.numbers)
+        return [
+            replace(
+                self._rule(replace(doc, forms=(), shape=form.shape, ops=form.ops), self._meant(form, place)),
+                form=(group, k),
+            )
+            for k, form in enumerate(doc.forms)
+        ]
+
+    def _meant(self, form: FormDoc, place: Place) -> Place:
+        """The place of a form, with its condition."""
+        return replace(place, conditions=place.conditions + self._when(form.when, "form"))
 
     # Regex renames and drops.
 

@@ -100,7 +100,7 @@ def check_example(rules: Ruleset, node: Node) -> None:
 
 def check_numbering(rules: Ruleset) -> None:
     """Refuse names whose index arithmetic gives one number for two values, where sizes (of the example too) tell."""
-    facts = Facts(rules.params, rules.atoms)
+    facts = Facts(rules.params, rules.atoms, rules.indices)
     known = rules.names | set(rules.params)
     facts.add_settings(Settings(set={k: v for k, v in rules.example.items() if k in known}))
     facts.settle()

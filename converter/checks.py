@@ -9,6 +9,7 @@ from converter.dims import names, substitute
 from converter.errors import Problem
 from converter.expand import Instance
 from converter.expressions import ExpressionError, UnknownName
+from converter.locality import shared_sizes
 from converter.recipes import Recipes
 from converter.rules import Term
 from converter.shaping import unknown_sizes
@@ -137,7 +138,7 @@ class Checks:
         rule = instance.rule
         assert rule.fill is not None
         name = (instance.targets or instance.sources)[0][0]
-        known = self.recipes.local_numbers(instance, "")
+        known = self.recipes.local_numbers(instance, shared_sizes(rule, instance.values))
         shape = tuple(substitute(d, known) for d in term.shape or ())
         open_names = {n for d in shape for n in names(d)}
         if open_names:
@@ -150,7 +151,7 @@ class Checks:
             value = (
                 float(rule.fill.what == "ones")
                 if expr is None
-                else float(expr.evaluate({**self.recipes.facts.values, **instance.values}))
+                else float(expr.evaluate({**self.recipes.facts.values, **known, **instance.values}))
             )
             value = rule.fill.number or value
         except UnknownName as e:

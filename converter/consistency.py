@@ -49,7 +49,8 @@ def _claims(naming: Naming) -> Iterator[Problem]:
             for term in (t for s, t in rule.terms() if s == side):
                 for text in canonical(term.name, naming.indices, side) or [term.name.text]:
                     first = seen.setdefault(text, rule)
-                    if first is not rule and not (first.conditions or rule.conditions):
+                    alike = first.form is not None and rule.form is not None and first.form[0] == rule.form[0]
+                    if first is not rule and not (first.conditions or rule.conditions or alike):
                         told = f"'{term.name}' is {verb} by two rules, {first.origin} and {rule.origin}"
                         hint = " (`except` leaves an included one out)" * (first.origin.file != rule.origin.file)
                         yield Problem(told + hint, "map", None, rule.origin)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from converter.dims import Dim, Poly, names
 from converter.errors import MapError, Problem
 from converter.expressions import ExpressionError, parse
 from converter.flow import Chain, infer, joint
+from converter.locality import sizes_in_use
 from converter.names import parse_template
 from converter.naming import Naming
 from converter.ops import Op, OpContext, OpError, parse_op
@@ -18,7 +19,7 @@ from converter.ops.base import Shape, Value
 from converter.ops.rearrange import Rearrange
 from converter.readers import read_shapes
 from converter.ruledoc import RuleDoc, TermDoc
-from converter.rules import FILLS, Condition, Fill, Rule, Scope, Spelling, Term, Tie
+from converter.rules import FILLS, Condition, Fill, LocalSize, Rule, Scope, Spelling, Term, Tie
 from converter.yamltree import Node
 
 
@@ -31,6 +32,7 @@ class Place:
     prefixes: tuple[tuple[Spelling, ...], tuple[Spelling, ...]]
     conditions: tuple[Condition, ...] = ()
     scopes: tuple[Scope, ...] = ()
+    locals: Mapping[str, LocalSize] = field(default_factory=dict)
 
 
 @dataclass
@@ -40,6 +42,14 @@ class Equations(Naming):
     # Rules.
 
     def _rule(self, doc: RuleDoc, place: Place) -> Rule:
+        """Read a rule; raises what :meth:`_guard` turns into a problem of its line."""
+        rule = self._read(doc, place)
+        if doc.fill is not None and rule.fill is not None and rule.fill.value is not None:
+            names_ = sorted(rule.fill.value.names - set(place.locals))
+            self.used += [("fill", name, doc.fill.origin) for name in names_]
+        return replace(rule, locals=sizes_in_use(rule, place.locals))
+
+    def _read(self, doc: RuleDoc, place: Place) -> Rule:
         shapes = self._stated_shapes(doc)
         if not doc.source and not doc.target:
             raise doc.node.error("a rule needs `from` and `to`")
@@ -259,7 +269,6 @@ class Equations(Naming):
                 raise doc.fill.error("a fill of nan cannot be checked on the way back")
             return Fill("value", None, dtype, like, what)
         expr = parse(str(what), True)
-        self.used += [("fill", name, doc.fill.origin) for name in sorted(expr.names)]
         return Fill("value", expr, dtype, like)
 
     def _tie(self, doc: RuleDoc, free: tuple[str, ...]) -> Tie:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from converter.alternatives import Forms
 from converter.errors import MapError, MismatchError, Origin, Problem
 from converter.expressions import Expr
 from converter.matching import Key, Matcher
@@ -43,6 +44,7 @@ class Expander:
 
     def __init__(self, matcher: Matcher) -> None:
         self.matcher, self.rules, self.inputs, self.facts = matcher, matcher.rules, matcher.inputs, matcher.facts
+        self.forms = Forms(matcher)
         self.clashes: list[tuple[Instance, tuple[str, ...]]] = []
         self._expanded = 0
         self._present: dict[str, bool] = {}
@@ -70,9 +72,14 @@ class Expander:
                 empty = next(n for n, labels in members.items() if not labels)
             else:
                 out.append(self.instance(rule, values, members))
-        if not out and not rule.scopes and rule.source and (empty or not (resting or rule.conditions)):
+        resting = resting or any(c.kind != "form" for c in rule.conditions)
+        if not out and rule.source and not self._may_rest(rule) and (empty or not resting):
             raise MismatchError(Problem(self._nothing(rule, empty), "unused", None, rule.origin))
         return out
+
+    def _may_rest(self, rule: Rule) -> bool:
+        """Whether nobody minds that a rule stands for nothing: it is optional, or the first of its forms tells."""
+        return bool(rule.scopes) or (rule.form is not None and rule.form[1] > 0)
 
     def _nothing(self, rule: Rule, empty: str | None) -> str:
         """Say why a rule stands for no tensor at all."""
@@ -154,7 +161,15 @@ class Expander:
         return sorted(names, key=lambda n: depth(n))
 
     def members(self, rule: Rule, values: Mapping[str, Label]) -> Members | None:
-        """The values of each bound index, None where the conditions hold for none; raises MismatchError."""
+        """The values of each bound index, None where the conditions hold for none, or the tensors have another form of
+        the rule; raises MismatchError.
+        """
+        if rule.form is None:
+            return self._members(rule, values)
+        forms = [(r, m) for r in self.forms.of(rule) if (m := self._members(r, values)) is not None]
+        return self.forms.pick(rule, forms, values)
+
+    def _members(self, rule: Rule, values: Mapping[str, Label]) -> Members | None:
         if not rule.bound:
             return {} if not rule.conditions or self._holds(rule, values) else None
         order = self._ordered(rule.bound)

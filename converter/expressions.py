@@ -83,6 +83,14 @@ class Expr:
             raise ExpressionError(f"{self.text} is {show(value)}, not an integer")
         return int(value)
 
+    @property
+    def item(self) -> tuple[str, str] | None:
+        """The two names of `list[index]`, None for anything else."""
+        match self._tree:
+            case ast.Subscript(value=ast.Name(id=a), slice=ast.Name(id=b)):
+                return a, b
+        return None
+
     def dim(self) -> Dim:
         """Give the expression as a dim: a polynomial where it is one, else one opaque name that is this text."""
         try:

@@ -13,10 +13,14 @@ from typing import Any
 
 from converter.dims import Dim, Poly, names, solve, substitute
 from converter.document import ParamDoc
-from converter.errors import MapError, MismatchError, Problem, UsageError
+from converter.errors import MapError, MismatchError, Origin, Problem, UsageError
 from converter.expressions import Expr, ExpressionError, UnknownName, parse
 from converter.folding import closest
-from converter.rules import Ruleset
+from converter.names import Index
+from converter.rules import LocalSize, Ruleset
+
+NO_VALUES: Mapping[str, Any] = {}
+NO_INDICES: Mapping[str, Index] = {}
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,17 @@ class Equation:
 class Facts:
     """The table of facts of one run."""
 
-    def __init__(self, params: Mapping[str, ParamDoc], atoms: Mapping[str, Expr]) -> None:
-        self.params, self.atoms = params, atoms
+    def __init__(
+        self, params: Mapping[str, ParamDoc], atoms: Mapping[str, Expr], indices: Mapping[str, Index] = NO_INDICES
+    ) -> None:
+        self.params, self.atoms, self.indices = params, atoms, indices
         self.values: dict[str, Any] = {}
         self.why: dict[str, str] = {}
         self.numbers: dict[str, int] = {}
         self.equations: list[Equation] = []
         self.assumed: dict[str, Any] = {}
         self._settings: Settings = Settings()
+        self._stated: dict[str, tuple[LocalSize, Mapping[str, Any]]] = {}
 
     def know(self, name: str, value: Any, why: str) -> None:
         """Add a fact; the first one stays."""
@@ -95,6 +102,12 @@ class Facts:
             self.values[name], self.why[name] = value, why
             if isinstance(value, int):
                 self.numbers[name] = int(value)
+
+    def state(self, size: LocalSize, values: Mapping[str, Any]) -> None:
+        """Take up what the map says that a local size of some index values should be."""
+        if size.expr is not None and size.full(values) not in self._stated:
+            self._stated[size.full(values)] = (size, values)
+            self._derive(size.full(values), size.expr, size.origin, values)
 
     def add_settings(self, settings: Settings) -> None:
         """Add what `--set` and config.json say; raises UsageError for a config value of no use."""
@@ -151,20 +164,32 @@ class Facts:
             if param.each is not None and param.config and self._settings.config is not None:
                 self.add_settings(self._settings)
             if param.expr is not None:
-                self._derive(name, _expr(param.expr), param)
+                self._derive(name, _expr(param.expr), param.expr.origin, {}, param.over)
         for text, expr in self.atoms.items():
             if text not in self.values:
                 self._derive(text, expr, None)
+        for full, (size, values) in self._stated.items():
+            if size.expr is not None and full not in self.values:
+                self._derive(full, size.expr, size.origin, values)
         return len(self.values) > before
 
-    def _derive(self, name: str, expr: Expr, param: ParamDoc | None) -> None:
+    def _derive(
+        self, name: str, expr: Expr, origin: Origin | None, more: Mapping[str, Any] = NO_VALUES, over: str | None = None
+    ) -> None:
         try:
-            value = self.evaluate(expr)
+            value = self._over(expr, over) if over is not None else self.evaluate(expr, more)
         except ExpressionError as e:
-            origin = param.expr.origin if param is not None and param.expr is not None else None
             raise MismatchError(Problem(f"{name} = {expr.text}: {e}", "size", None, origin)) from None
         if value is not None:
             self.know(name, value, f"= {expr.text}")
+
+    def _over(self, expr: Expr, over: str) -> list[Any] | None:
+        """Compute an expression for each value of an index, None where one of them is not known."""
+        index = self.indices.get(over)
+        count = self.evaluate(index.size) if index is not None and index.size is not None else 0
+        labels = range(count or 0) if index is None or index.size is not None else index.keys
+        items = [self.evaluate(expr, {over: label}) for label in labels]
+        return items if items and None not in items else None
 
     def _solve(self) -> bool:
         votes: dict[str, dict[int, tuple[int, str]]] = {}
@@ -192,7 +217,7 @@ class Facts:
 
     def refuse_size(self, name: str) -> None:
         """Refuse a value that is no whole number where a size is wanted; raises MismatchError."""
-        text = f"{name} is {self.values[name]!r} ({self.why[name]}), which is no size (a whole number)"
+        text = f"{_shown(name)} is {self.values[name]!r} ({self.why[name]}), which is no size (a whole number)"
         raise (UsageError if name in self._settings.set else MismatchError)(Problem(text, "size"))
 
     def contradicted(self) -> list[Problem]:
@@ -203,7 +228,7 @@ class Facts:
                 continue
             expr = _expr(param.expr)
             try:
-                value = self.evaluate(expr)
+                value = self.evaluate(expr) if param.over is None else self._over(expr, param.over)
             except ExpressionError as e:
                 out.append(Problem(f"{name} = {expr.text}: {e}", "size", None, param.expr.origin))
                 continue
@@ -211,12 +236,23 @@ class Facts:
                 reason = self.reason([Poly.of(n) for n in sorted(expr.names)])
                 text = f"{name} is {self.values[name]!r} ({self.why[name]}), {expr.text} is {value!r} ({reason})"
                 out.append(Problem(text, "size", None, param.expr.origin))
+        for full, (size, values) in self._stated.items():
+            value = self.evaluate(size.expr, values) if size.expr is not None else None
+            if value is not None and size.expr is not None and value != self.values.get(full, value):
+                why = size.expr.explain({**self.values, **values})
+                text = f"{size.name} is {self.values[full]!r} ({self.why[full]}), {size.expr.text} is {value!r} ({why})"
+                out.append(Problem(text, "size", None, size.origin))
         return out
 
     def reason(self, dims: Iterable[Dim]) -> str:
         """Say what the names in some dims are and why: ``d = 768 (from wte.weight), h = 12 (from config.json)``."""
-        used = sorted({n for d in dims for n in names(d) if n in self.numbers and not n.startswith("_")})
-        return ", ".join(f"{n} = {self.numbers[n]} ({self.why[n]})" for n in used)
+        used = sorted({n for d in dims for n in names(d) if n in self.numbers and (n[0] != "_" or n[-1] == ")")})
+        return ", ".join(f"{_shown(n)} = {self.numbers[n]} ({self.why[n]})" for n in used)
+
+
+def _shown(name: str) -> str:
+    """The name of a size, without the instance that it is local to."""
+    return name.split("@")[0]
 
 
 def _expr(node: Any) -> Expr:
@@ -230,10 +266,13 @@ def check_params(rules: Ruleset) -> None:
     """Refuse params whose expressions cannot be read or use unknown names; raises MapError."""
     known = rules.names | set(rules.params)
     for name, param in rules.params.items():
+        if param.over is not None and (param.over not in rules.indices or param.expr is None):
+            what = "needs an `expr`" if param.expr is None else f"'{param.over}', which is no index of the map"
+            raise MapError(Problem(f"params: {name}: over {what}", "map", None, param.node.origin))
         for node in (param.expr, param.each):
             if node is None:
                 continue
-            for n in sorted(_expr(node).names - known):
+            for n in sorted(_expr(node).names - known - {param.over}):
                 near = closest(n, known)
                 raise MapError(
                     Problem(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from converter.dims import names
 from converter.errors import MismatchError, Problem
 from converter.expressions import parse
 from converter.facts import Facts, Settings
 from converter.inputs import Inputs
 from converter.matching import Matcher
+from converter.names import Template
 from converter.observing import Observer
 from converter.rules import Ruleset
 
@@ -22,19 +25,18 @@ def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> M
     facts.settle()
     in_names = {n for r in rules.rules for t in r.source for s in t.spellings for n in s.template.names}
     in_names |= {n for d in rules.drop[0] for t in d.templates for n in t.names}
+    _count_early(rules, inputs, facts, in_names)
     while _defaults_for(rules, facts, in_names):
         facts.settle()
     matcher = Matcher(rules, inputs, facts)
     observer = Observer(matcher)
     problems: list[Problem] = []
     _settle(observer, facts)
-    problems += matcher.count_from_names()
-    _settle(observer, facts)
+    problems += _count(matcher, observer, facts)
     if facts.add_defaults(rules.params):
         facts.settle()
         _settle(observer, facts)
-        problems += matcher.count_from_names()
-        _settle(observer, facts)
+        problems += _count(matcher, observer, facts)
     for name in sorted({n for r in rules.rules for _, t in r.terms() for d in t.shape or () for n in names(d)}):
         if name in facts.values and name not in facts.numbers:
             facts.refuse_size(name)
@@ -42,6 +44,20 @@ def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> M
     if problems:
         raise MismatchError(problems)
     return matcher
+
+
+def _count_early(rules: Ruleset, inputs: Inputs, facts: Facts, in_names: set[str]) -> None:
+    """Count from names that compute nothing what others, which compute with it, cannot be matched without."""
+    if all(n in rules.indices or n in facts.values for n in in_names):
+        return
+    plain = [r for r in rules.rules if all(_plain(s.template) for t in r.source for s in t.spellings)]
+    Matcher(replace(rules, rules=tuple(plain), drop=((), ())), inputs, facts).count_from_names()
+    facts.settle()
+
+
+def _plain(template: Template) -> bool:
+    """Whether the placeholders of a name are indices, and nothing that computes."""
+    return all(hole.single is not None for hole in template.holes)
 
 
 def _defaults_for(rules: Ruleset, facts: Facts, in_names: set[str]) -> bool:
@@ -52,6 +68,15 @@ def _defaults_for(rules: Ruleset, facts: Facts, in_names: set[str]) -> bool:
         if param is not None and param.expr is not None:
             wanted |= parse(str(param.expr.value)).names
     return bool(facts.add_defaults(sorted(wanted)))
+
+
+def _count(matcher: Matcher, observer: Observer, facts: Facts) -> list[Problem]:
+    """Count what only names tell: sizes, what follows from these, then lists of sizes."""
+    problems = matcher.count_from_names()
+    _settle(observer, facts)
+    matcher.count_lists()
+    _settle(observer, facts)
+    return problems
 
 
 def _settle(observer: Observer, facts: Facts) -> None:

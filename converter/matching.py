@@ -213,6 +213,34 @@ class Matcher:
                 self.facts.know(size, value + 1, f"counted from names, up to {name}")
         return problems
 
+    def count_lists(self) -> None:
+        """Add the lists of counts that only names can tell: for `depth[b]` an item for each b, the highest index and
+        one. A list that has a default is not counted.
+        """
+        for name, index in self.rules.indices.items():
+            item = index.size.item if index.size is not None else None
+            param = self.rules.params.get(item[0]) if item is not None else None
+            if item is None or item[0] in self.facts.values or (param is not None and param.default is not None):
+                continue
+            outer = self.rules.indices.get(item[1])
+            length = self.count_of(item[1], {}) if outer is not None and outer.size is not None else None
+            tables = [t for t in self.tables.values() if {name, item[1]} <= set(t.order)]
+            if length is not None and tables:
+                counts = self._highest(tables, name, item[1], length)
+                if max(counts, default=0) <= len(self.inputs.entries) + SLACK:
+                    self.facts.know(item[0], counts, "counted from names")
+
+    def _highest(self, tables: list[Table], name: str, outer: str, length: int) -> list[int]:
+        """Count an index for each value of another one."""
+        counts = [0] * length
+        for table in tables:
+            row, column = table.order.index(outer), table.order.index(name)
+            for key, found in table.names.items():
+                spelled, at = self.spelled(table, found), int(key[row])
+                if spelled is not None and spelled not in self._dropped and at < length:
+                    counts[at] = max(counts[at], int(key[column]) + 1)
+        return counts
+
     def check_counts(self, from_set: frozenset[str]) -> list[Problem]:
         """Find counts that are out of proportion to the input and that nobody set."""
         problems = []
@@ -242,8 +270,8 @@ class Matcher:
                 raise MismatchError(
                     Problem(f"when: {e}" + (f" (at {at})" if at else ""), "size", None, c.origin)
                 ) from None
-            if value is None:
+            if value is None and c.kind != "form":
                 return None
-            if not value:
+            if value is not None and not value:
                 return False
         return True

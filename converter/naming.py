@@ -17,6 +17,7 @@ from converter.names import Hole, Index, Template, TemplateError, parse_template
 from converter.ops import OpError
 from converter.ruledoc import GroupDoc, NameDoc, RuleDoc
 from converter.rules import Condition, Rule, Spelling
+from converter.yamltree import Node
 
 
 @dataclass
@@ -118,12 +119,15 @@ class Naming:
                 )
             )
 
+    def _when(self, node: Node | None, kind: str = "when") -> tuple[Condition, ...]:
+        if node is None:
+            return ()
+        expr = parse(str(node.value))
+        self.used += [("when", name, node.origin) for name in sorted(expr.names)]
+        return (Condition(kind, expr, None, node.origin),)
+
     def _conditions(self, doc: RuleDoc | GroupDoc) -> tuple[Condition, ...]:
-        out = []
-        if doc.when is not None:
-            expr = parse(str(doc.when.value))
-            self.used += [("when", name, doc.when.origin) for name in sorted(expr.names)]
-            out.append(Condition("when", expr, None, doc.when.origin))
+        out = [*self._when(doc.when)]
         for kind, node in (("with", doc.present), ("without", doc.absent)):
             if node is None:
                 continue

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from converter.dims import Poly, names, substitute
 from converter.errors import MismatchError
 from converter.facts import Equation
 from converter.forms import MAX_COMBINATIONS
+from converter.locality import Locals, local_sizes, localise
 from converter.matching import Key, Matcher, Table
 from converter.names import Label
 from converter.rules import Rule, Term
@@ -96,15 +96,15 @@ class Observer:
                     else:
                         seen[entry.shape] = [entry.name, 1]
             for shape, (name, weight) in seen.items() if decided else ():
-                self._equate(term, shape, name, weight, "")
+                self._equate(term, shape, name, weight, _WHOLE)
         return decided
 
-    def _equate(self, term: Term, shape: tuple[int, ...], name: str, weight: int, suffix: str) -> None:
+    def _equate(self, term: Term, shape: tuple[int, ...], name: str, weight: int, local: Locals) -> None:
         if term.shape is None or len(term.shape) != len(shape):
             return
         for dim, number in zip(term.shape, shape):
             if not isinstance(dim, int):
-                self.facts.equations.append(Equation(localise(dim, suffix), number, name, weight))
+                self.facts.equations.append(Equation(localise(dim, local), number, name, weight))
 
     def _observe_local(self, rule: Rule) -> bool:
         instances: dict[Key, list[tuple[int, str]]] = {}
@@ -115,30 +115,22 @@ class Observer:
                     return False
                 if holds:
                     instances.setdefault(key[:free], []).append((k, name))
-        seen: set[str] = set()
-        for found in instances.values():
-            suffix = signature(rule, [(k, self.inputs.entry(n).shape) for k, n in found])
-            if suffix in seen:
+        seen: set[Locals] = set()
+        for key, found in instances.items():
+            values = dict(zip(rule.free, key))
+            local = local_sizes(rule, values, [(k, self.inputs.entry(n).shape) for k, n in found])
+            if local in seen:
                 continue
-            seen.add(suffix)
+            seen.add(local)
+            for size in rule.locals:
+                self.facts.state(size, values)
             for k, name in found:
                 entry = self.inputs.entry(name)
-                self._equate(rule.source[k], entry.shape, entry.name, 1, suffix)
+                self._equate(rule.source[k], entry.shape, entry.name, 1, local)
             self.facts.equations += [
-                Equation(localise(a, suffix), localise(b, suffix), found[0][1]) for a, b in rule.equations
+                Equation(localise(a, local), localise(b, local), found[0][1]) for a, b in rule.equations
             ]
         return True
 
 
-def signature(rule: Rule, shapes: list[tuple[int, tuple[int, ...]]]) -> str:
-    """Name what local sizes of an instance depend on: its rule and the shapes of its inputs. Instances that agree
-    share them.
-    """
-    distinct = sorted(set(shapes))
-    return f"@{rule.number}:{distinct}"
-
-
-def localise(dim: Any, suffix: str) -> Any:
-    """Give the local sizes of a dim (`_f`) the name that they have in one instance."""
-    local = [n for n in names(dim) if n.startswith("_")]
-    return substitute(dim, {n: Poly.of(n + suffix) for n in local}) if local else dim
+_WHOLE = Locals()

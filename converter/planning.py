@@ -36,7 +36,7 @@ class _Planner:
     def __init__(self, rules: Ruleset, header: Header, settings: Settings) -> None:
         self.rules, self.header, self.settings = rules, header, settings
         self.inputs = read_inputs(header, rules.strip[0])
-        self.facts = Facts(rules.params, rules.atoms)
+        self.facts = Facts(rules.params, rules.atoms, rules.indices)
         place = header.files[0].path if len(header.files) == 1 else None
         self.problems: list[Problem] = [
             Problem(f"stands in the input twice, as {a} and as {b}", "claim", name, place=place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from converter.folding import fold, visible
 from converter.names import skeleton
@@ -13,7 +14,7 @@ def print_plan(plan: Plan) -> str:
     """Write the plan: sizes, steps folded over every index, what is dropped, tied and checked."""
     title = f"{plan.map_name}: {plan.sides[0]} -> {plan.sides[1]}" + (" (reverse)" if plan.reverse else "")
     lines = [title]
-    numbers = [f"{n} = {v} ({why})" for n, v, why in plan.sizes if not isinstance(v, list)]
+    numbers = [f"{n} = {v} ({why})" for n, v, why in plan.sizes if _is_size(v, why)]
     lines += [f"  sizes: {', '.join(numbers)}"] if numbers else []
     rows = [row for group in _groups(plan.steps) for row in _rows(group)]
     widths = [max((len(r[k]) for r in rows), default=0) for k in range(4)]
@@ -27,6 +28,11 @@ def print_plan(plan: Plan) -> str:
     lines += [f"  assumed: {n} = {v}, the map's default" for n, v in plan.fates.assumed]
     lines += [f"  checked while the data flows: {text}" for text in _checks(plan.steps)]
     return "\n".join(visible(x) for x in [*lines, f"  {len(plan.outputs)} tensors, {plan.output_bytes} bytes"])
+
+
+def _is_size(value: Any, why: str) -> bool:
+    """Whether a value is worth a place among the sizes: no list that was given, but one that was counted."""
+    return not isinstance(value, list) or why.startswith("counted")
 
 
 def _groups(steps: Iterable[Step]) -> list[list[Step]]:

@@ -56,8 +56,9 @@ def shape_nodes(rules: Iterable[Any]) -> Iterable[tuple[Node, int]]:
         if isinstance(r, GroupDoc):
             yield from shape_nodes(r.rules)
         elif isinstance(r, RuleDoc):
-            if r.shape is not None:
-                yield r.shape, len(r.source or r.target)
+            for shape in (r.shape, *(form.shape for form in r.forms)):
+                if shape is not None:
+                    yield shape, len(r.source or r.target)
             yield from ((t.shape, 1) for t in (*r.source, *r.target) if t.shape is not None)
 
 

@@ -15,8 +15,8 @@ from converter.expand import Instance
 from converter.facts import Facts, Settings
 from converter.flow import Chain, infer, origins
 from converter.inputs import Inputs
+from converter.locality import Locals, local_sizes
 from converter.matching import Matcher
-from converter.observing import signature
 from converter.ops.arithmetic import Elementwise
 from converter.ops.base import OpError, Value
 from converter.rules import Rule, Ruleset
@@ -60,32 +60,29 @@ class Recipes:
         """Give the recipe of a complete instance; None where something does not fit, which is then a problem."""
         if len(instance.sources) == 1 and len(instance.sources[0]) == 1 and not instance.members:
             entry = self.inputs.entry(instance.sources[0][0])
-            simple = (instance.rule.number, entry.dtype, entry.shape)
+            local = local_sizes(instance.rule, instance.values, [(0, entry.shape)])
+            simple = (instance.rule.number, entry.dtype, entry.shape, local)
             if simple not in self._simple:
-                self._simple[simple] = self._any(instance) if self._fits_alone(instance, entry) else None
+                fits = self.shaping.problem(instance.rule.source[0], entry, local) is None
+                self._simple[simple] = self._any(instance) if fits else None
             return self._simple[simple] or self._any(instance)
         return self._any(instance)
-
-    def _fits_alone(self, instance: Instance, entry: TensorEntry) -> bool:
-        """Whether nothing is wrong with the shape, so that its recipe serves every instance of that shape."""
-        suffix = signature(instance.rule, [(0, entry.shape)]) if instance.rule.local else ""
-        return self.shaping.problem(instance.rule.source[0], entry, suffix) is None
 
     def _any(self, instance: Instance) -> Recipe | None:
         entries = [[self.inputs.entry(n) for n in group] for group in instance.sources]
         shapes = [(k, e.shape) for k, group in enumerate(entries) for e in group]
         rule = instance.rule
-        suffix = signature(rule, shapes) if rule.local else ""
-        if not self.shaping.fit(rule, entries, suffix) or not self.shaping.agree(rule, entries):
+        local = local_sizes(rule, instance.values, shapes)
+        if not self.shaping.fit(rule, entries, local) or not self.shaping.agree(rule, entries):
             return None
         key = (
             rule.number,
-            suffix,
+            local,
             tuple((g[0].dtype, g[0].shape) for g in entries),
             tuple((i, len(v)) for i, v in instance.members.items()),
         )
         if key not in self._cache:
-            self._cache[key] = self._make(instance, [g[0] for g in entries], suffix)
+            self._cache[key] = self._make(instance, [g[0] for g in entries], local)
         found = self._cache[key]
         if isinstance(found, tuple):
             for p in found:
@@ -96,17 +93,15 @@ class Recipes:
 
     # Recipes.
 
-    def local_numbers(self, instance: Instance, suffix: str) -> dict[str, int]:
+    def local_numbers(self, instance: Instance, local: Locals) -> dict[str, int]:
         """The numbers that ops of an instance see: facts, its local sizes, and the counts of its members."""
-        out = dict(self.facts.numbers)
-        if suffix:
-            out |= {n[: -len(suffix)]: v for n, v in self.facts.numbers.items() if n.endswith(suffix)}
+        out = self.facts.numbers | local.numbers(self.facts.numbers)
         return out | {f"_#{name}": len(labels) for name, labels in instance.members.items()}
 
-    def _make(self, instance: Instance, entries: list[TensorEntry], suffix: str) -> Recipe | tuple[Problem, ...]:
+    def _make(self, instance: Instance, entries: list[TensorEntry], local: Locals) -> Recipe | tuple[Problem, ...]:
         rule = instance.rule
         counts = {name: len(labels) for name, labels in instance.members.items()}
-        known = self.local_numbers(instance, suffix)
+        known = self.local_numbers(instance, local)
 
         def unknown(name: str) -> Dim:
             return Poly.of(f"_{name}")

@@ -189,6 +189,24 @@ def tied_doc(node: Node) -> TiedDoc:
 
 
 @dataclass(frozen=True)
+class FormDoc:
+    """One form that the tensors of a rule may have."""
+
+    node: Node
+    shape: Node = key("shape", SHAPE, "shape on the `from` side", raw)
+    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops that lead from `from` to `to`", listed(raw), ())
+    when: Node | None = key("when", EXPR, "this form is meant only where this is true", expression, None)
+
+
+def form_docs(node: Node) -> tuple[FormDoc, ...]:
+    """Read the forms of a rule: two or more."""
+    forms = listed(lambda n: read_document(FormDoc, n))(node)
+    if len(forms) < 2:
+        raise node.error("'any' lists two forms or more")
+    return forms
+
+
+@dataclass(frozen=True)
 class RuleDoc:
     """An equation between tensors of the two sides."""
 
@@ -213,6 +231,34 @@ class RuleDoc:
         expression,
         None,
     )
+    forms: tuple[FormDoc, ...] = key(
+        "any",
+        {"type": "array", "items": {"$ref": "#/$defs/form"}, "minItems": 2},
+        "forms that differ in their number of axes; the first is written",
+        form_docs,
+        (),
+    )
+
+
+LOCAL: Json = {
+    "description": "names that begin with _, or a mapping from such names to what their sizes should be",
+    "anyOf": [
+        {"type": "array", "items": {"type": "string", "pattern": "^_"}, "minItems": 1},
+        {"type": "object", "propertyNames": {"pattern": "^_"}, "additionalProperties": EXPR, "minProperties": 1},
+    ],
+}
+
+
+def local_docs(node: Node) -> dict[str, Node]:
+    """Read `[_a, _b]` or `{_a: expression}`; a name without an expression has itself as node."""
+    given = node.value
+    if not isinstance(given, list | dict) or not given:
+        raise node.error("local lists sizes ([_a, _b]), or says what they should be ({_a: 2*d})")
+    out = {text(n): n for n in given} if isinstance(given, list) else {k: expression(n) for k, n in given.items()}
+    for name in out:
+        if not isinstance(name, str) or not name.isidentifier() or not name.startswith("_"):
+            raise node.error(f"local: '{name}' is no name of a local size, which begins with _")
+    return out
 
 
 @dataclass(frozen=True)
@@ -235,6 +281,7 @@ class GroupDoc:
     present: Node | None = key("with", NAME, "the group holds only where this `from` tensor is there", raw, None)
     absent: Node | None = key("without", NAME, "the group holds only where this `from` tensor is not there", raw, None)
     optional: bool = key("optional", {"type": "boolean"}, "all of its tensors are there, or none", flag, False)
+    local: dict[str, Node] = key("local", LOCAL, "sizes of each of its instances", local_docs, dict)
 
 
 @dataclass(frozen=True)

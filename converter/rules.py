@@ -59,8 +59,26 @@ class Scope:
 
 
 @dataclass(frozen=True)
+class LocalSize:
+    """A size that the rules of a group share, for each value of the indices of its prefixes; what it should be."""
+
+    name: str
+    number: int
+    indices: tuple[str, ...]
+    expr: Expr | None
+    origin: Origin
+
+    def full(self, values: Mapping[str, Any]) -> str:
+        """The name that the size has among all facts, for some values of the indices."""
+        return f"{self.name}@{self.number}({','.join(str(values[i]) for i in self.indices)})"
+
+
+@dataclass(frozen=True)
 class Condition:
-    """`when` (an expression), or `with`/`without` (the name of a `from` tensor)."""
+    """`when` (an expression), or `with`/`without` (the name of a `from` tensor).
+
+    That of a form is of kind `form`: it rules the form out where it is known to be false.
+    """
 
     kind: str
     expr: Expr | None
@@ -112,6 +130,8 @@ class Rule:
     tie: Tie | None = None
     fill: Fill | None = None
     lone_optional: bool = False
+    locals: tuple[LocalSize, ...] = ()
+    form: tuple[int, int] | None = None  # which of the forms of which rule of the map (`any`)
 
     def inverse(self) -> Rule:
         """Swap the sides; raises MapError for a rule that leads one way only."""

@@ -13,6 +13,7 @@ Json = dict[str, Any]
 _DEFS: dict[str, type] = {
     "group": ruledoc.GroupDoc,
     "equation": ruledoc.RuleDoc,
+    "form": ruledoc.FormDoc,
     "regex": ruledoc.RegexDoc,
     "term": ruledoc.TermDoc,
     "include_file": ruledoc.IncludeDoc,

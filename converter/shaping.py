@@ -7,7 +7,7 @@ from typing import Any
 from converter.dims import Poly, names, render_shape, solve, substitute
 from converter.errors import Problem
 from converter.facts import Facts
-from converter.observing import localise
+from converter.locality import Locals, localise
 from converter.rules import Rule, Term
 from converter.spec import TensorEntry
 
@@ -20,26 +20,26 @@ class Shaping:
         self.mismatches: list[tuple[str, Any, str]] = []
         self._shapes: dict[Any, str | None] = {}
 
-    def fit(self, rule: Rule, entries: list[list[TensorEntry]], suffix: str) -> bool:
+    def fit(self, rule: Rule, entries: list[list[TensorEntry]], local: Locals) -> bool:
         """Whether every input of an instance has the shape that its rule states."""
         fits = True
         for k, (term, group) in enumerate(zip(rule.source, entries)):
             for e in group:
-                key = (rule.number, k, e.shape, suffix)
+                key = (rule.number, k, e.shape, local)
                 if key not in self._shapes:
-                    self._shapes[key] = self.problem(term, e, suffix)
+                    self._shapes[key] = self.problem(term, e, local)
                 text = self._shapes[key]
                 if text is not None:
                     fits = False
                     self.mismatches.append((e.name, rule.origin, text))
         return fits
 
-    def problem(self, term: Term, entry: TensorEntry, suffix: str) -> str | None:
+    def problem(self, term: Term, entry: TensorEntry, local: Locals) -> str | None:
         """Say what is wrong with the shape of one tensor, None where nothing is."""
         if term.shape is None:
             return None
         known = self.facts.numbers
-        expected = tuple(substitute(localise(d, suffix), known) for d in term.shape)
+        expected = tuple(substitute(localise(d, local), known) for d in term.shape)
         wrong = len(expected) != len(entry.shape) or any(
             (isinstance(want, int) and want != have) or (isinstance(want, Poly) and not self._possible(want, have))
             for want, have in zip(expected, entry.shape)
@@ -47,7 +47,7 @@ class Shaping:
         if not wrong:
             return None
         shown = tuple(_without_suffix(d) for d in term.shape)
-        reason = self.facts.reason([localise(d, suffix) for d in term.shape])
+        reason = self.facts.reason([localise(d, local) for d in term.shape])
         return f"shape is {list(entry.shape)}, expected {render_shape(shown)}" + (f" with {reason}" if reason else "")
 
     def _possible(self, want: Poly, have: int) -> bool:

@@ -17,6 +17,7 @@ from converter.expand import Expander, Instance
 from converter.facts import Facts, Settings
 from converter.formats import Output, layout, open_checkpoint
 from converter.inputs import read_inputs
+from converter.locality import shared_sizes
 from converter.matching import Matcher
 from converter.planning import make_plan
 from converter.recipes import Recipes
@@ -67,7 +68,8 @@ class _Inventor:
         if not conditional:
             rules = replace(rules, rules=tuple(r for r in rules.rules if not any(c.name for c in r.conditions)))
         self.rules, self.settings = rules, settings
-        self.facts = Facts(rules.params, rules.atoms)
+        self.shared = sorted({size.name for rule in rules.rules for size in rule.locals})
+        self.facts = Facts(rules.params, rules.atoms, rules.indices)
         self.facts.add_settings(settings)
         self.facts.settle()
         self.facts.add_defaults(rules.params)
@@ -97,12 +99,16 @@ class _Inventor:
         rule = instance.rule
         if rule.tie is not None and rule.tie.side == rule.side and rule.tie.stores[rule.side] != "copy":
             return
-        known = {**self.facts.numbers, **{f"_#{n}": len(v) for n, v in instance.members.items()}}
+        known = {
+            **self.facts.numbers,
+            **{f"_#{n}": len(v) for n, v in instance.members.items()},
+            **self._shared(instance),
+        }
         for term, group in zip(rule.source, instance.sources):
             if term.shape is None:
                 text = "has no shape in the map, so no stub can be made of it"
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
-            shape = tuple(substitute(substitute(d, known), _locals(d)) for d in term.shape)
+            shape = tuple(substitute(substitute(d, known), self._locals(d)) for d in term.shape)
             if any(isinstance(d, int) and d < 0 for d in shape):
                 text = f"shape {render_shape(term.shape)} becomes {render_shape(shape)}: a size is 0 or more"
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
@@ -116,6 +122,17 @@ class _Inventor:
             stated = term.dtype or rule.dtypes[0] or self.rules.dtypes[0]
             for name in group:
                 self._put(instance, name, stated, tuple(d for d in shape if isinstance(d, int)))
+
+    def _locals(self, dim: Any) -> dict[str, int]:
+        """Invented values for the local sizes of a dim: another one for each name."""
+        return {n: LOCAL + self.shared.index(n) + 1 if n in self.shared else LOCAL for n in names(dim) if n[0] == "_"}
+
+    def _shared(self, instance: Instance) -> dict[str, int]:
+        """The sizes that an instance shares with its group, which become known by this."""
+        for size in instance.rule.locals:
+            self.facts.state(size, instance.values)
+            self.facts.know(size.full(instance.values), self._locals(Poly.of(size.name))[size.name], "invented")
+        return shared_sizes(instance.rule, instance.values).numbers(self.facts.numbers)
 
     def _put(self, instance: Instance, name: str, stated: str | None, shape: tuple[int, ...]) -> None:
         fill = instance.rule.fill
@@ -136,10 +153,6 @@ class _Inventor:
                 raise MismatchError(recipes.problems)
             self.constants[name] = constant
         self.specs.append(TensorSpec(name, dtype, shape))
-
-
-def _locals(dim: Any) -> dict[str, int]:
-    return {n: LOCAL for n in names(dim) if n.startswith("_")}
 
 
 def write_stub(

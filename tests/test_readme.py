@@ -42,6 +42,7 @@ TABLES = {
     "drop": "Keys of `drop`",
     "drop_match": "Keys of a drop by pattern",
     "equation": "Keys of a rule",
+    "form": "Keys of a form",
     "group": "Keys of a group",
     "include_file": "Keys of an include",
     "regex": "Keys of a rename",
