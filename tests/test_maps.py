@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 from lab import run
+from test_architectures import PAGE, line
 
 import converter
 from converter.checking import check_map, example_values
@@ -132,6 +133,11 @@ def test_the_example_has_every_size(name):
     assert specs
     assert len({s.name for s in specs}) == len(specs)
     assert all(isinstance(n, int) and n > 0 for s in specs for n in s.shape)
+
+
+@each_map
+def test_a_map_has_its_row_in_the_list_of_architectures(name):
+    assert line(name) in PAGE.read_text(encoding="utf-8").splitlines(), "write it: python tests/test_architectures.py"
 
 
 # There and back, by headers.

@@ -31,7 +31,7 @@ from converter.spec import DTYPES as ALL_DTYPES
 
 ROOT = Path(__file__).parent.parent
 README, LANGUAGE, FORMATS = ROOT / "README.md", ROOT / "docs" / "language.md", ROOT / "docs" / "formats.md"
-PAGES = (README, LANGUAGE, FORMATS)
+PAGES = (README, LANGUAGE, FORMATS, ROOT / "docs" / "architectures.md")
 
 # The tables of docs/language.md, by the class of the schema whose keys they list.
 TABLES = {
