@@ -45,7 +45,9 @@ MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
 
 
 @click.command(
-    "convert", help=MAIN_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    "convert",
+    help=MAIN_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "allow_extra_args": True},
 )
 @click.option("--map", "map_name", metavar="MAP", required=True, help="A map file, or the name of a shipped map.")
 @click.option("--reverse", is_flag=True, help="Convert in the other direction.")
@@ -70,11 +72,17 @@ MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
 @click.version_option(__version__, prog_name="convert")
 @click.argument("input_path", metavar="INPUT")
 @click.argument("output_path", metavar="OUTPUT", required=False)
-def convert_command(**options: Any) -> None:
+@click.pass_context
+def convert_command(context: click.Context, /, **options: Any) -> None:
     """Run the main job."""
     from converter.run import Job, check_output, load_rules, make_settings, plan_open
 
     o = options
+    if context.args:
+        raise UsageError(
+            f"{2 + len(context.args)} paths are given, one INPUT and one OUTPUT are taken "
+            "(the files of one checkpoint are given as their folder, which has an index)"
+        )
     if o["report_file"] is not None and Path(o["report_file"]).suffix != ".json":
         raise UsageError(f"--report {o['report_file']}: reports are written as .json")
     if o["output_path"] is None and not o["dry_run"]:
@@ -110,13 +118,14 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
     from dataclasses import replace
 
     from converter.report import make_report
-    from converter.run import raise_problems, write
+    from converter.run import check_room, raise_problems, write
 
     try:
         if o["dry_run"] and not o["quiet"]:
             click.echo(str(plan))
         raise_problems(plan)
         if o["dry_run"]:
+            check_room(plan, job)
             if o["report_file"] is not None:
                 _save(make_report(plan), o["report_file"])
             return

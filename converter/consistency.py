@@ -68,16 +68,17 @@ def _same_patterns(regexes: tuple[RegexRule, ...]) -> Iterator[Problem]:
 def _stripped(naming: Naming) -> Iterator[Problem]:
     strips = (naming.doc.strip.source, naming.doc.strip.target)
     node = naming.doc.strip.node
-    for side, prefixes in enumerate(strips):
-        for prefix in prefixes:
-            if not prefix and node is not None:
-                yield Problem("strip: an empty prefix", "map", None, node.origin)
-                continue
-            for rule in naming.rules:
-                for term in (t for s, t in rule.terms() if s == side):
-                    if all(s.template.text.startswith(prefix) for s in term.spellings):
-                        text = f"'{term.name}' begins with '{prefix}', which strip takes off every name"
-                        yield Problem(text, "map", None, rule.origin)
+    for side, strip in ((side, strip) for side, several in enumerate(strips) for strip in several):
+        if node is not None and (not strip.text or (strip.segment and "." in strip.text)):
+            text = f"strip: '{strip.text}' is no segment: it has a dot" if strip.text else "strip: an empty prefix"
+            yield Problem(text, "map", None, node.origin)
+            continue
+        for rule in naming.rules:
+            for term in (t for s, t in rule.terms() if s == side):
+                if all(strip.off(s.template.text) != s.template.text for s in term.spellings):
+                    where = "has the segment" if strip.segment else "begins with"
+                    text = f"'{term.name}' {where} '{strip.text}', which strip takes off every name"
+                    yield Problem(text, "map", None, rule.origin)
 
 
 def _owners(naming: Naming, side: int) -> dict[str, Rule]:

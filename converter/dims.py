@@ -7,7 +7,7 @@ gives a plain ``int`` as soon as nothing symbolic is left, so that one piece of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add, mul
 from typing import Union
@@ -19,10 +19,11 @@ Dim = Union[int, "Poly"]
 @dataclass(frozen=True)
 class Poly:
     """A polynomial: pairs of a sorted monomial (names, repeated for powers) and a nonzero coefficient, in sorted
-    order.
+    order. ``text`` is how a map writes it, for messages.
     """
 
     terms: tuple[tuple[Monomial, int], ...]
+    text: str = field(default="", compare=False, repr=False)
 
     @staticmethod
     def of(name: str) -> Poly:
@@ -45,6 +46,8 @@ class Poly:
     __rmul__ = __mul__
 
     def __str__(self) -> str:
+        if self.text:
+            return self.text
         text = ""
         for monomial, c in sorted(self.terms, key=lambda t: (not t[0], t[1] < 0)):
             factors = [str(abs(c))] if abs(c) != 1 or not monomial else []

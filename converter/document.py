@@ -26,6 +26,7 @@ from converter.fields import (
     text,
     version_one,
 )
+from converter.names import Strip
 from converter.ruledoc import (
     EXPR,
     INCLUDE,
@@ -75,16 +76,30 @@ class SidesDoc:
 
 
 @dataclass(frozen=True)
+class SegmentDoc:
+    """A part between dots that names of files may carry anywhere."""
+
+    node: Node
+    segment: str = key("segment", {"type": "string", "minLength": 1}, "what stands between two dots", text)
+
+
+def strip_doc(node: Node) -> Strip:
+    """Read a prefix or `{segment: ...}`."""
+    if isinstance(node.value, dict):
+        return Strip(read_document(SegmentDoc, node).segment, segment=True)
+    return Strip(text(node))
+
+
+_STRIPS: Json = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/segment"}]}}
+
+
+@dataclass(frozen=True)
 class StripDoc:
-    """Prefixes that files of a side may carry."""
+    """What names of files of a side may carry: prefixes, and segments anywhere."""
 
     node: Node | None
-    source: tuple[str, ...] = key(
-        "from", {"type": "array", "items": {"type": "string"}}, "prefixes of `from` files", listed(text), ()
-    )
-    target: tuple[str, ...] = key(
-        "to", {"type": "array", "items": {"type": "string"}}, "prefixes of `to` files", listed(text), ()
-    )
+    source: tuple[Strip, ...] = key("from", _STRIPS, "of `from` files", listed(strip_doc), ())
+    target: tuple[Strip, ...] = key("to", _STRIPS, "of `to` files", listed(strip_doc), ())
 
 
 @dataclass(frozen=True)
@@ -155,7 +170,7 @@ class MapDoc:
     strip: StripDoc = key(
         "strip",
         {"$ref": "#/$defs/strip"},
-        "prefixes that files may carry",
+        "prefixes and segments that names of files may carry",
         document(lambda: StripDoc),
         lambda: StripDoc(None),
     )

@@ -29,23 +29,9 @@ def make_fates(
     def original(name: str) -> str:
         return inputs.entries[name].name if name in inputs.entries else name
 
-    missing: dict[str, tuple[Any, str]] = {}
-    for instance, name, tied in work.missing:
-        text = f"missing from the input, and so is every name that is tied to it ({tied})"
-        missing[name] = (instance.rule.origin, text)
-    for instance in ledger.instances:
-        for name in instance.missing if not (instance.rule.fill and instance.rule.lone_optional) else ():
-            others = instance.other_spellings.get(name)
-            text = "missing from the input"
-            text += f", and so is {' and '.join(others)}, which would do as well" if others else ""
-            reason = _why_expected(rules, facts, instance)
-            text += f"; {reason}" if reason else ""
-            twin = _twin(rules, inputs, instance)
-            text += f"; if it is the same tensor as {twin}, its rule says `tied: {twin}`" if twin else ""
-            missing.setdefault(name, (instance.rule.origin, text))
     made = {n for step in steps for n in step.target_names()}
     return Fates(
-        missing=tuple((n, o, text) for n, (o, text) in missing.items()),
+        missing=tuple((n, o, text) for n, (o, text) in _missing(rules, inputs, facts, ledger, work).items()),
         unexpected=tuple((original(n), origin, text) for n, (text, origin) in ledger.unexpected.items()),
         shape_mismatch=tuple(dict.fromkeys(recipes.mismatches)) if recipes else (),
         dropped=(
@@ -57,7 +43,7 @@ def make_fates(
         assumed=tuple((n, v) for n, v in facts.assumed.items() if n in _matters(rules)),
         tied=tuple(Tied(original(a), original(b), alias) for a, b, alias in work.notes),
         untied=tuple(original(n) for n in work.untied),
-        stripped=tuple(sorted(inputs.stripped.items())),
+        stripped=tuple(sorted((s.text, n, s.what) for s, n in inputs.stripped.items())),
         unmade=tuple(
             (n, original(i.missing[0]) if i.missing else "")
             for i in ledger.instances
@@ -67,6 +53,26 @@ def make_fates(
         ),
         spared=tuple(n for n in ledger.spared if n not in made),
     )
+
+
+def _missing(rules: Ruleset, inputs: Inputs, facts: Facts, ledger: Ledger, work: TieWork) -> dict[str, tuple[Any, str]]:
+    """Names that rules read and the input does not have: the line of the map, and why they are expected."""
+    missing: dict[str, tuple[Any, str]] = {}
+    for instance, name, tied in work.missing:
+        text = f"missing from the input, and so is every name that is tied to it ({tied})"
+        missing[name] = (instance.rule.origin, text)
+    for instance in ledger.instances:
+        for name in instance.missing if not (instance.rule.fill and instance.rule.lone_optional) else ():
+            others = instance.other_spellings.get(name)
+            text = "missing from the input"
+            text += f", and so is {' and '.join(others)}, which would do as well" if others else ""
+            text += f"; {work.apart}" if work.apart and instance.rule.tie is not None else ""
+            reason = _why_expected(rules, facts, instance)
+            text += f"; {reason}" if reason else ""
+            twin = _twin(rules, inputs, instance)
+            text += f"; if it is the same tensor as {twin}, its rule says `tied: {twin}`" if twin else ""
+            missing.setdefault(name, (instance.rule.origin, text))
+    return missing
 
 
 def _matters(rules: Ruleset) -> set[str]:

@@ -56,6 +56,13 @@ def unknown_keys(cls: type, node: Node) -> list[Problem]:
 
 
 def _unknown_key(node: Node, word: Any, known: Mapping[str, Any]) -> Problem:
+    from converter.ops import OPS
+
+    if "ops" in known and any(word == op.word for op in OPS):
+        value = node.value[word].value
+        shown = "..." if isinstance(value, dict | list) else value
+        item = str(word) if value is None or value is True else f"{{{word}: {shown}}}"
+        return node.error(f"unknown key '{word}', which is an op: write `ops: [{item}]`", word).problems[0]
     near = closest(str(word), known)
     hole = node.value[word].value is None and len(node.value) == 1
     hint = " (names with braces need quotes in YAML's flow style)" if hole else f" (keys: {', '.join(known)})"

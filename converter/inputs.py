@@ -1,19 +1,19 @@
-"""The tensors of an input under the names that rules see: less a stripped prefix, with the aliases of its metadata."""
+"""The tensors of an input under the names that rules see: less what strip takes off, with aliases of the metadata."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from converter.names import skeleton
+from converter.names import Strip, skeleton
 from converter.spec import Header, TensorEntry
 
 
 @dataclass
 class Inputs:
-    """The tensors of an input under the names that rules see: less a stripped prefix, with aliases of the metadata."""
+    """The tensors of an input under the names that rules see: what strip takes off is gone, aliases are resolved."""
 
     entries: dict[str, TensorEntry]
-    stripped: dict[str, int]
+    stripped: dict[Strip, int]
     aliases: dict[str, str]
     clashes: list[tuple[str, str, str]]
     by_skeleton: dict[str, list[str]]
@@ -26,22 +26,22 @@ class Inputs:
         return self.entries[name] if name in self.entries else self.entries[self.aliases[name]]
 
 
-def read_inputs(header: Header, prefixes: tuple[str, ...]) -> Inputs:
-    """Strip prefixes and resolve the aliases that the metadata records."""
+def read_inputs(header: Header, strips: tuple[Strip, ...]) -> Inputs:
+    """Strip names and resolve the aliases that the metadata records."""
     entries: dict[str, TensorEntry] = {}
-    stripped: dict[str, int] = {}
+    stripped: dict[Strip, int] = {}
     clashes: list[tuple[str, str, str]] = []
 
     def short(name: str, tally: bool) -> str:
-        for prefix in prefixes:
-            if name.startswith(prefix) and len(name) > len(prefix):
-                name = name[len(prefix) :]
-                if tally:
-                    stripped[prefix] = stripped.get(prefix, 0) + 1
+        for strip in strips:
+            left = strip.off(name)
+            if tally and left != name:
+                stripped[strip] = stripped.get(strip, 0) + 1
+            name = left
         return name
 
     for entry in header.tensors.values():
-        name = short(entry.name, True) if prefixes else entry.name
+        name = short(entry.name, True) if strips else entry.name
         if name in entries:
             clashes.append((name, entries[name].name, entry.name))
         else:

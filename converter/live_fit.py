@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from converter.errors import Origin, Problem
 from converter.folding import closest, natural_key
+from converter.hints import LOOK
 from converter.lowering import Label, Lowering
 from converter.report import Report, TiedName
 from converter.spec import DTYPES, Shape, TensorSpec
 from converter.steps import Plan, Step
 from converter.values import Compare, Produce
-from converter.verify import LOOK, verify
+from converter.verify import verify
 from converter.virtual import CONSTANT, Virtual
 
 NO_SOURCE = "nothing in the checkpoint becomes it"
@@ -257,5 +258,6 @@ def prefix_hint(
     prefix, count = max(tally.items(), key=lambda x: x[1], default=("", 0))
     if 2 * count > len(names):
         side = "to" if reverse else "from"
-        text = f"{count} of the unexpected names are missing ones behind the prefix '{prefix}': strip prefix {prefix}"
+        are = "is a missing one" if count == 1 else "are missing ones"
+        text = f"{count} of the unexpected names {are} behind the prefix '{prefix}': strip prefix {prefix}"
         yield Problem(f"{text} (`strip: {{{side}: ['{prefix}']}}` in the map)", "hint")

@@ -166,6 +166,27 @@ class Index:
         return self.images if side else self.keys
 
 
+@dataclass(frozen=True)
+class Strip:
+    """What names of files may carry and rules do not see: a prefix, or a segment (what stands between two dots)."""
+
+    text: str
+    segment: bool = False
+
+    @property
+    def what(self) -> str:
+        """Which of the two it is."""
+        return "segment" if self.segment else "prefix"
+
+    def off(self, name: str) -> str:
+        """Take it off a name, which is never left empty: the prefix once, the segment wherever it stands."""
+        if not self.segment:
+            return name[len(self.text) :] if name.startswith(self.text) and len(name) > len(self.text) else name
+        if self.text not in name:
+            return name
+        return ".".join(part for part in name.split(".") if part != self.text) or name
+
+
 def skeleton(name: str) -> str:
     """Replace each run of digits by one mark: names of one template share their skeleton (per enumerated label)."""
     return _RUN.sub("#", name)

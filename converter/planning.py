@@ -17,7 +17,7 @@ from converter.recipes import Recipes
 from converter.regexes import Regex
 from converter.rules import Ruleset
 from converter.spec import Header
-from converter.steps import Plan, Step, step_outputs
+from converter.steps import Looks, Plan, Step, step_outputs
 from converter.ties import Ties, TieWork
 
 
@@ -37,11 +37,7 @@ class _Planner:
         self.rules, self.header, self.settings = rules, header, settings
         self.inputs = read_inputs(header, rules.strip[0])
         self.facts = Facts(rules.params, rules.atoms, rules.indices)
-        place = header.files[0].path if len(header.files) == 1 else None
-        self.problems: list[Problem] = [
-            Problem(f"stands in the input twice, as {a} and as {b}", "claim", name, place=place)
-            for name, a, b in self.inputs.clashes
-        ]
+        self.problems: list[Problem] = []
         self.steps: list[Step] = []
 
     def plan(self) -> Plan:
@@ -122,6 +118,7 @@ class _Planner:
         position = {name: k for k, name in enumerate(self.header.tensors)}
         steps = sorted(self.steps, key=lambda s: _order(s, position))
         outputs = tuple(spec for step in steps for spec in step_outputs(step))
+        self._check_twice()
         self._check_collisions(steps)
         notes = (*self.header.notes, *self._one_way_names(ledger))
         stored = {t.name for t in outputs}
@@ -144,11 +141,32 @@ class _Planner:
             ),
             allow_overflow=self.settings.allow_overflow,
             notes=notes,
-            expected=(
-                tuple(sorted({s.template.text for r in self.rules.rules for t in r.source for s in t.spellings})),
-                tuple(sorted({s.template.text for r in self.rules.rules for t in r.target for s in t.spellings})),
-            ),
+            expected=(self._looks(0), self._looks(1)),
         )
+
+    def _looks(self, side: int) -> Looks:
+        """What names of a side look like (0: the one that is read)."""
+        terms = (t for r in self.rules.rules for t in (r.target if side else r.source))
+        renames = (r.back if side else r.forward for r in self.rules.regexes)
+        return Looks(
+            tuple(sorted({s.template.text for t in terms for s in t.spellings})),
+            tuple(r.match for r in renames if isinstance(r, Regex)),
+            self.rules.strip[side],
+        )
+
+    def _check_twice(self) -> None:
+        """Refuse names that are one without what strip takes off, with what both would become."""
+        if not self.inputs.clashes:
+            return
+        files = self.header.files
+        becomes: dict[str, list[str]] = {}
+        for step in self.steps:
+            for name in step.source_names() if step.kind == "move" else ():
+                becomes.setdefault(name, []).extend(step.target_names())
+        for name, a, b in self.inputs.clashes:
+            text = f"stands in the input twice, as {a} and as {b}"
+            text += f": both would become {' and '.join(becomes[a][:2])}" if a in becomes else ""
+            self.problems.append(Problem(text, "claim", name, place=files[0].path if len(files) == 1 else None))
 
     def _check_collisions(self, steps: list[Step]) -> None:
         seen: dict[str, Step] = {}
@@ -161,7 +179,7 @@ class _Planner:
                 if first is not step:
                     a, b = next(iter(first.source_names()), "a fill"), next(iter(step.source_names()), "a fill")
                     self.problems.append(
-                        Problem(f"is written twice, from {a} and from {b}", "claim", name, step.origin)
+                        Problem(f"is written twice, from {a} and from {b}", "claim", name, step.origin or first.origin)
                     )
 
     def _one_way_names(self, ledger: Ledger) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from converter.dims import Dim, Poly, names
@@ -96,5 +97,5 @@ def _shape(dims: Sequence[Any]) -> Shape:
             raise ExpressionError(f"'{d}' subtracts; dims have names, integers, + and *")
         if any(not n.isidentifier() for n in names(dim)):
             raise ExpressionError(f"'{d}' is no dim; dims have names, integers, + and * (compute a param with expr)")
-        out.append(dim)
+        out.append(replace(dim, text=str(d)) if isinstance(dim, Poly) else dim)
     return tuple(out)

@@ -87,6 +87,9 @@ class Recipes:
         if isinstance(found, tuple):
             for p in found:
                 subject = entries[0][0].name
+                if p.kind == "shape":
+                    self.mismatches.append((subject, rule.origin, p.message))
+                    continue
                 self.problems.append(Problem(p.message.removeprefix(f"{subject} "), p.kind, subject, rule.origin))
             return None
         return found

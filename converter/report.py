@@ -74,7 +74,7 @@ class Report:
     untied: tuple[str, ...] = ()
     cast: tuple[Cast, ...] = ()
     filled: tuple[str, ...] = ()
-    stripped: tuple[tuple[str, int], ...] = ()
+    stripped: tuple[tuple[str, int, str], ...] = ()  # text, number of names, prefix or segment
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     bytes_written: int = 0
@@ -104,7 +104,7 @@ class Report:
             (len(self.shape_mismatch), "mismatched"),
         ]
         text = ", ".join(f"{n} {word}" for n, word in counts)
-        text = text.replace("tensors", "tensor", 1) if converted == 1 else text
+        text = text.replace("tensors fit", "tensor fits", 1).replace("tensors", "tensor", 1) if converted == 1 else text
         return f"{text}; {size(self.bytes_written)} in {self.seconds:.1f} s" if self.bytes_written else text
 
     def verb(self) -> str:
@@ -133,7 +133,7 @@ class Report:
             for t in self.tied
         ]
         out += [f"assumed: {name} = {value}, the map's default" for name, value in self.assumed]
-        out += [f"stripped: prefix '{prefix}' of {n} {'name' if n == 1 else 'names'}" for prefix, n in self.stripped]
+        out += [f"stripped: {what} '{text}' of {n} {'name' if n == 1 else 'names'}" for text, n, what in self.stripped]
         casts: dict[tuple[str, str], list[str]] = {}
         for c in self.cast:
             casts.setdefault((c.dtype, c.to), []).append(c.name)

@@ -16,7 +16,7 @@ from converter.document import ParamDoc
 from converter.errors import MapError, Origin, Problem
 from converter.expressions import Expr
 from converter.flow import Chain
-from converter.names import Index, Template
+from converter.names import Index, Strip, Template
 from converter.ops.base import Shape
 from converter.regexes import Regex
 
@@ -219,7 +219,7 @@ class Ruleset:
     index_origins: Mapping[str, Origin]
     rules: tuple[Rule, ...]
     regexes: tuple[RegexRule, ...]
-    strip: tuple[tuple[str, ...], tuple[str, ...]]
+    strip: tuple[tuple[Strip, ...], tuple[Strip, ...]]
     drop: tuple[tuple[Drop, ...], tuple[Drop, ...]]
     rest: str
     dtypes: tuple[str | None, str | None]

@@ -13,7 +13,7 @@ from typing import Any
 from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
 from converter.execute import Outcome, execute
 from converter.facts import Settings, early_values
-from converter.formats import Output, check_target, layout, open_checkpoint
+from converter.formats import Layout, Output, check_space, check_target, layout, open_checkpoint
 from converter.formats.base import Input
 from converter.formats.text import many_objects
 from converter.lowering import Label, Lowering
@@ -223,8 +223,7 @@ def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Repor
         raise UsageError(f"jobs is {job.jobs} and memory {job.memory}: both are 1 or more")
     raise_problems(plan)
     files = [f.path for f in plan.header.files]
-    begins = plan.header.files[0].data_start if plan.header.files else 0
-    made = layout(plan.outputs, plan.metadata, job.max_shard_size, begins)
+    made = _layout(plan, job)
     jobs = job.jobs or min(4, os.cpu_count() or 1)
     lowering = Lowering(plan.header)
     read = sum(e.stop - e.start for e in plan.header.tensors.values())
@@ -248,6 +247,18 @@ def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Repor
             raise MismatchError(problems, make_report(plan, problems, outcome.casts, 0, time.monotonic() - begun))
         output.commit()
     return make_report(plan, (), outcome.casts, made.total_size, time.monotonic() - begun, str(verdict or ""))
+
+
+def _layout(plan: Plan, job: Job) -> Layout:
+    begins = plan.header.files[0].data_start if plan.header.files else 0
+    return layout(plan.outputs, plan.metadata, job.max_shard_size, begins)
+
+
+def check_room(plan: Plan, job: Job) -> None:
+    """Refuse what writing refuses before its first byte, headers past the limit and too little disk: FormatError."""
+    made = _layout(plan, job)
+    if job.output:
+        check_space(check_target(os.fspath(job.output), made.directory, True), made.size)
 
 
 def check_output(job: Job, header_files: list[str]) -> None:
@@ -280,7 +291,7 @@ def data_problems(plan: Steps, outcome: Outcome) -> list[Problem]:
         if counts.overflow and not plan.allow_overflow:
             text = (
                 f"{counts.overflow} {'value does' if counts.overflow == 1 else 'values do'} not "
-                f"fit {dtype} (--allow-overflow lets them pass)"
+                f"fit {dtype} (--allow-overflow lets {'it' if counts.overflow == 1 else 'them'} pass)"
             )
             out.append(Problem(text, "overflow", name, origins[name]))
     return out

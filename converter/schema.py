@@ -23,6 +23,7 @@ _DEFS: dict[str, type] = {
     "param": doc.ParamDoc,
     "sides": doc.SidesDoc,
     "strip": doc.StripDoc,
+    "segment": doc.SegmentDoc,
     "drop": doc.DropDoc,
     "drop_match": doc.DropMatchDoc,
     "dtype_sides": ruledoc.DtypeSidesDoc,

@@ -13,6 +13,7 @@ from typing import Any
 
 from converter.errors import Origin, Problem, UsageError
 from converter.flow import Chain
+from converter.names import Strip
 from converter.ops.base import Op
 from converter.spec import Header, Shape, TensorSpec
 
@@ -109,9 +110,18 @@ class Fates:
     assumed: tuple[tuple[str, Any], ...] = ()
     tied: tuple[Tied, ...] = ()
     untied: tuple[str, ...] = ()
-    stripped: tuple[tuple[str, int], ...] = ()
+    stripped: tuple[tuple[str, int, str], ...] = ()  # text, number of names, prefix or segment
     unmade: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     spared: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What names of a side look like: templates, RE2 patterns of renames, and what strip takes off."""
+
+    templates: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    strips: tuple[Strip, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Plan:
     """What a conversion will do, decided from headers: steps, outputs in the order of their bytes, metadata, fates.
 
     ``problems`` are those that planning itself met; :func:`converter.verify.verify` adds the rest. ``sizes`` are
-    (name, value, reason).
+    (name, value, reason). ``expected`` is what names of either side look like, for hints.
     """
 
     map_name: str
@@ -135,7 +145,7 @@ class Plan:
     sizes: tuple[tuple[str, Any, str], ...]
     allow_overflow: bool = False
     notes: tuple[str, ...] = ()
-    expected: tuple[tuple[str, ...], tuple[str, ...]] = field(default=((), ()), repr=False)
+    expected: tuple[Looks, Looks] = field(default=(Looks(), Looks()), repr=False)
 
     @cached_property
     def output_bytes(self) -> int:

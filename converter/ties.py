@@ -25,7 +25,8 @@ class TieWork:
     ``compare``: pairs of instances whose results must be equal. ``compare_names``: (tied instance, its name, the name
     that is stored), two tensors of the input that must be equal. ``aliases``: target name -> the target that it is.
     ``moves``: what is written for tied tensors all the same. ``notes``: (tied, of, alias or None) for the report.
-    ``missing``: (instance, name, names tied to it) of sets of which nothing is there.
+    ``missing``: (instance, name, names tied to it) of sets of which nothing is there. ``apart``: why the ties of the
+    `from` side do not hold in this checkpoint, if so.
     """
 
     compare: list[tuple[Instance, Instance]] = field(default_factory=list)
@@ -35,6 +36,7 @@ class TieWork:
     notes: list[tuple[str, str, tuple[str, str] | None]] = field(default_factory=list)
     untied: list[str] = field(default_factory=list)
     missing: list[tuple[Instance, str, str]] = field(default_factory=list)
+    apart: str = ""
 
 
 class Ties:
@@ -47,6 +49,8 @@ class Ties:
         self.work = TieWork()
         config = settings.config or {}
         self.config_untied = config.get("tie_word_embeddings") is False
+        if self.config_untied:
+            self.work.apart = f"the map ties it, {settings.config_name} says `tie_word_embeddings: false`"
 
     def render(self, tie: Tie, instance: Instance) -> str:
         """The name that an instance is tied to."""

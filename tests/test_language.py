@@ -457,6 +457,32 @@ def test_a_rule_below_a_stripped_prefix_can_never_match(lab):
     lab.fails("strip: {from: ['']}\nrules: [{from: a, to: b}]", {"a": arr(2)}, 2, "map.yaml:3: ")
 
 
+def test_a_segment_is_taken_out_wherever_it_stands(lab):
+    m = "strip: {from: [m., {segment: w}]}\nindices: {i: n}\nrules: [{from: 'h.{i}.x', to: 'b.{i}.x'}, {from: aw, to: aw}]"
+    t = {"m.w.h.0.x": arr(2), "h.1.w.x": arr(2, start=2), "w.h.w.2.w.x.w": arr(2, start=4), "aw": arr(1)}
+    want = {f"b.{i}.x": arr(2, start=2 * i) for i in range(3)} | {"aw": arr(1)}
+    r = lab.gives(m, t, want)
+    assert "stripped: prefix 'm.' of 1 name\nstripped: segment 'w' of 3 names\n" in r.out
+    back = lab.convert(m, want, "--reverse")[1]
+    assert sorted(read(back)) == ["aw", "h.0.x", "h.1.x", "h.2.x"]
+    lab.fails(m, {"h.0.x": arr(2), "h.0.w.x": arr(2), "aw": arr(1)}, 1, "h.0.x and as h.0.w.x", "become b.0.x")
+    lab.gives(
+        "strip: {from: [{segment: w}]}\nrest: keep\nrules: []", {"w": arr(1), "a.w": arr(2)}, {"w": arr(1), "a": arr(2)}
+    )
+
+
+@pytest.mark.parametrize("segment", ["''", "a.b", "[x]", "1"])
+def test_a_segment_that_is_none(lab, segment):
+    lab.fails(
+        f"strip: {{from: [{{segment: {segment}}}]}}\nrules: [{{from: a, to: b}}]", {"a": arr(1)}, 2, "map.yaml:3: "
+    )
+
+
+def test_a_rule_with_a_stripped_segment_can_never_match(lab):
+    m = "strip: {from: [{segment: w}]}\nrules: [{from: a.w.b, to: b}]"
+    lab.fails(m, {"a.w.b": arr(2)}, 2, "map.yaml:4: 'a.w.b' has the segment 'w'")
+
+
 def test_strip_and_rest(lab):
     m = "strip: {from: [m.]}\nrest: keep\nrules: [{from: a, to: b}]"
     lab.gives(m, {"m.a": arr(2), "m.x": arr(1), "y": arr(1)}, {"b": arr(2), "x": arr(1), "y": arr(1)})

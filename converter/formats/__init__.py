@@ -10,7 +10,7 @@ from pathlib import Path
 from converter.formats.base import Checkpoint, Format
 from converter.formats.index import read_index, read_shards
 from converter.formats.locate import find, strays
-from converter.formats.output import Output
+from converter.formats.output import Output, check_space
 from converter.formats.safetensors import SAFETENSORS, read_header
 from converter.formats.shards import FileLayout, Layout, layout
 from converter.formats.target import Target, check_target
@@ -27,6 +27,7 @@ __all__ = [
     "Layout",
     "Output",
     "Target",
+    "check_space",
     "check_target",
     "layout",
     "open_checkpoint",

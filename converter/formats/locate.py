@@ -140,9 +140,7 @@ def _ambiguous(folder: Path, files: Sequence[str], fmt: Format) -> FormatError:
             f"{len(files)} shards of a checkpoint and no index (*{fmt.index_suffix}), without which they are no whole"
         )
         return FormatError(Problem(f"{message}: {listing(files, 8)}", "missing-index", show(str(folder))))
-    message = f"{len(files)} {fmt.name} files and no index, pass one of them: {listing(files, 8)}"
     shown = show(str(folder))
-    problems = [Problem(message, "ambiguous", shown)]
     holders: dict[str, list[str]] = {}
     for file in files:
         try:
@@ -151,7 +149,10 @@ def _ambiguous(folder: Path, files: Sequence[str], fmt: Format) -> FormatError:
             continue
         for tensor in header.tensors:
             holders.setdefault(tensor, []).append(file)
-    for tensor, where in holders.items():
-        if len(where) > 1:
-            problems.append(Problem(f"is in {listing(where)}", "ambiguous", tensor, place=shown))
+    repeated = {tensor: where for tensor, where in holders.items() if len(where) > 1}
+    said = [f"{len(files)} {fmt.name} files and no index, pass one of them: {listing(files, 8)}"]
+    if repeated:
+        said.append("they hold the same names, and files that each have a part of every tensor are not joined")
+    problems = [Problem(text, "ambiguous", shown) for text in said]
+    problems += [Problem(f"is in {listing(w)}", "ambiguous", t, place=shown) for t, w in repeated.items()]
     return FormatError(problems)

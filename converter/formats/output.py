@@ -43,7 +43,7 @@ class Output:
         try:
             with undisturbed():
                 self._claim_target()
-                _check_space(self.target, self.layout.size)
+                check_space(self.target, self.layout.size)
                 with faults(self.path, "cannot be written"):
                     for i, file in enumerate(self.layout.files):
                         self._start(i, file.header_bytes, file.size)
@@ -149,7 +149,8 @@ class Output:
         self._discard()
 
 
-def _check_space(target: Target, needed: int) -> None:
+def check_space(target: Target, needed: int) -> None:
+    """Refuse an output of so many bytes where they are not free; raises FormatError."""
     folder = target.path if target.directory and target.exists else target.path.parent
     with faults(target.shown, "cannot be written"):
         disk = os.statvfs(folder)

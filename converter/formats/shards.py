@@ -175,8 +175,8 @@ def _file(number: int, total: int, group: Sequence[_Sized], metadata: str, data_
     in_block = at >= _SHARED and data_start % _ALIGN == 0
     text += b" " * ((data_start - 8 - len(text)) % _BLOCK if in_block else -len(text) % _ALIGN)
     if len(text) > MAX_HEADER:
-        file = shard_name(number, total)
-        raise _refuse(file, f"its header would take {len(text)} bytes, more than the limit of {MAX_HEADER}")
+        file, hint = (shard_name(number, total), "") if total > 1 else ("the output", ": write it in shards")
+        raise _refuse(file, f"its header would take {len(text)} bytes, more than the limit of {MAX_HEADER}{hint}")
     at = 8 + len(text)
     for size, (name, dtype, shape) in group:
         entries.append(TensorEntry(name, dtype, shape, number, at, at + size))

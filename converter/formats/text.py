@@ -32,7 +32,7 @@ def show(name: str, limit: int = SHOWN) -> str:
 def brief(value: object) -> str:
     """Give a value of a JSON text in at most 80 characters."""
     if type(value) is str:
-        return f"'{show(value, 60)}'"
+        return f"'{show(value, 60)}'" if value else "''"
     text = _brief.repr(value).replace("True", "true").replace("False", "false").replace("None", "null")
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -75,7 +75,7 @@ def _descend(path: str, value: dict[Any, Any], root: str, found: Mapping[str, An
         inner = value
         for part in root.split("."):
             inner = inner.get(part) if isinstance(inner, dict) else None
-    if not isinstance(inner, dict):
+    if not isinstance(inner, dict) or (inner and not any(isinstance(v, Tensor) for v in inner.values())):
         said = "is not in it" if inner is None else "is not a state dict"
         others = f"; these look like state dicts: {', '.join(n for n in found if n)}" if any(found) else ""
         raise bad(path, f"--root {show(root)} {said}: it has {_keys(value)}{others}", "ambiguous")
