@@ -35,6 +35,7 @@ DTYPES = {
     "I8": np.dtype("i1"),
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
+    "C64": np.dtype("<c8"),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SCHEMA = jsonschema.Draft202012Validator(map_schema())
