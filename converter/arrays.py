@@ -15,12 +15,14 @@ from typing import Protocol, Self
 class Arith:
     """One elementwise step: ``kind`` is ``add``, ``multiply``, ``divide`` (by ``value``), ``exp`` or ``log``.
 
-    It is computed in float32, or in float64 where a 64-bit float or an integer takes part; the result is not rounded
-    back: that happens once, by whoever casts at the end.
+    With ``operand`` the step does not take ``value`` but the elements of another array, which has this number among
+    the operands of a block. It is computed in float32, or in float64 where a 64-bit float or an integer takes part;
+    the result is not rounded back: that happens once, by whoever casts at the end.
     """
 
     kind: str
     value: float = 0.0
+    operand: int | None = None
 
 
 class Array(Protocol):
@@ -53,4 +55,15 @@ class Array(Protocol):
 
     def arith(self, step: Arith) -> Self:
         """Apply one arithmetic step to every element."""
+        ...
+
+    def scale_rows(self, kind: str, factors: Self) -> Self:
+        """``multiply`` each row of a matrix by its factor, or ``divide``: shapes [n, m] and [n]."""
+        ...
+
+    def row_scales(self, largest: float) -> Self:
+        """Give the float32 factor [n] that brings each row of a matrix [n, m] into the range of +-``largest``.
+
+        It is the largest finite magnitude of the row over ``largest``, in normal numbers; 1 for a row of zeros.
+        """
         ...

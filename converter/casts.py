@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from converter.arrays import Arith
+from converter.eighths import ROUNDED, from_eighth, to_eighth
 from converter.halves import from_half, to_half
 from converter.kernels import Buffer, numpy_dtype
 from converter.spec import DTYPES
@@ -18,7 +19,10 @@ TEMPORARY = 32  # bytes of temporaries an element, at most
 
 WIDER = {("F32", "F64"), *((n, "F64") for n in ("F16", "BF16")), *((n, "F32") for n in ("F16", "BF16"))}
 INFINITY = {"F64": 0x7FF << 52, "F32": 0x7F8 << 20, "F16": 0x7C00, "BF16": 0x7F80, "F8_E5M2": 0x7C}
-LARGEST = {"F8_E4M3": 0x7E, "F8_E4M3FNUZ": 0x7F, "F8_E5M2FNUZ": 0x7F, "F8_E8M0": 0xFE}  # of the dtypes without infinity
+# Of the dtypes without infinity: the bits of the largest number, and those of NaN under a mask.
+LARGEST = {"F8_E4M3": 0x7E, "F8_E4M3FNUZ": 0x7F, "F8_E5M2FNUZ": 0x7F, "F8_E8M0": 0xFE}
+NAN = {"F8_E4M3": (0x7F, 0x7F), "F8_E4M3FNUZ": (0xFF, 0x80), "F8_E5M2FNUZ": (0xFF, 0x80), "F8_E8M0": (0xFF, 0xFF)}
+TINY = 2.0**-100  # a factor that is not smaller makes no float8 vanish in float32
 
 
 class Counts(NamedTuple):
@@ -66,26 +70,29 @@ def convert(
         for at in range(0, len(src), chunk):
             part, out = src[at : at + chunk], dst[at : at + chunk]
             if chain:
-                counts = _compute(part, out, narrow, chain, double)
+                counts = compute(part, source, out, target, Step(chain, double))
             elif DTYPES[source].kind in ("int", "bool"):
                 counts = _from_integer(part, source, out, target)
             else:
-                counts = narrow(part if source == "F64" else part.astype(np.float32, copy=False), out)
+                counts = narrow(part if source == "F64" else widen(part, source), out)
             if counts is not NONE:
                 total = total.plus(counts)
     return total
 
 
-def apply_chain(values: Buffer, chain: Sequence[Arith]) -> None:
-    """Apply arithmetic to an array of float32 or float64, in place."""
+def apply_chain(values: Buffer, chain: Sequence[Arith], operands: Sequence[Buffer] = ()) -> None:
+    """Apply arithmetic to an array of float32 or float64, in place; numpy spreads operands to its shape."""
     with np.errstate(all="ignore"):
         for step in chain:
+            other = values.dtype.type(step.value) if step.operand is None else operands[step.operand]
             if step.kind == "add":
-                np.add(values, values.dtype.type(step.value), out=values)
+                np.add(values, other, out=values)
             elif step.kind == "multiply":
-                np.multiply(values, values.dtype.type(step.value), out=values)
+                np.multiply(values, other, out=values)
+            elif step.kind == "divide" and step.operand is not None and not np.all(other):
+                np.divide(values, other, out=values, where=(other != 0) | (values != 0))  # 0 / 0: a block of zeros
             elif step.kind == "divide":
-                np.divide(values, values.dtype.type(step.value), out=values)
+                np.divide(values, other, out=values)
             elif step.kind == "exp":
                 np.exp(values, out=values)
             elif step.kind == "log":
@@ -94,16 +101,41 @@ def apply_chain(values: Buffer, chain: Sequence[Arith]) -> None:
                 raise ValueError(f"no arithmetic is called {step.kind}")
 
 
-def _compute(
-    src: Buffer, dst: Buffer, narrow: Callable[[Buffer, Buffer], Counts], chain: Sequence[Arith], double: bool
-) -> Counts:
-    values = src.astype(np.float64 if double else np.float32)
-    apply_chain(values, chain)
+def widen(values: Buffer, source: str) -> Buffer:
+    """Give flat, contiguous values of 32 bits or fewer as float32; the same array where they are."""
+    if DTYPES[source].kind == "float8":
+        return from_eighth(values, source)
+    return values.astype(np.float32, copy=False)
+
+
+class Step(NamedTuple):
+    """Arithmetic in float32, or float64 if ``double``; numpy spreads its operands to ``shape``.
+
+    ``vanishing``: an operand may make zeros of other numbers, which then are counted.
+    """
+
+    chain: Sequence[Arith]
+    double: bool
+    operands: Sequence[Buffer] = ()
+    shape: tuple[int, ...] = (-1,)
+    vanishing: bool = False
+
+
+def compute(src: Buffer, source: str, dst: Buffer, target: str, step: Step) -> Counts:
+    """Put some flat values through arithmetic, and round them."""
+    wide = src.astype(np.float64) if step.double else widen(src, source)
+    values = wide.copy() if wide is src else wide
+    nonzero = int(np.count_nonzero(values)) if step.vanishing else 0
+    apply_chain(values.reshape(step.shape), step.chain, step.operands)
+    counts = _narrow(target)(values, dst)
     lost = ~np.isfinite(values)
-    counts = narrow(values, dst)
     if lost.any():
         lost &= np.isfinite(src.astype(values.dtype))
+        if target in LARGEST:
+            lost &= np.isnan(values)  # the infinite ones are counted by who rounds them
         counts = counts.plus(Counts(overflow=int(np.count_nonzero(lost))))
+    if nonzero:
+        counts = counts.plus(Counts(underflow=max(0, nonzero - int(np.count_nonzero(values)))))
     return counts
 
 
@@ -129,7 +161,7 @@ def _to_float(values: Buffer, out: Buffer, target: str) -> Counts:
     if out.dtype == np.float16 and values.dtype == np.float32:
         to_half(values, out)
     else:
-        np.copyto(out, _single(values, out), casting="unsafe")
+        _round(_single(values, out), out, target)
     infinity = INFINITY[target]
     bits = out.view(f"u{out.itemsize}") & np.array(2 ** (8 * out.itemsize - 1) - 1, f"u{out.itemsize}")
     overflow = int(np.count_nonzero(bits == infinity))
@@ -140,9 +172,12 @@ def _to_float(values: Buffer, out: Buffer, target: str) -> Counts:
 
 def _to_saturating(values: Buffer, out: Buffer, target: str) -> Counts:
     """Round to a dtype without infinity: what is beyond its largest number becomes that, and is counted."""
-    np.copyto(out, _single(values, out), casting="unsafe")
-    beyond = np.isnan(out) & ~np.isnan(values)
+    _round(_single(values, out), out, target)
     bits = out.view(np.uint8)
+    mask, nan = NAN[target]
+    beyond = bits & mask == nan
+    if beyond.any():
+        beyond &= ~np.isnan(values)
     overflow = int(np.count_nonzero(beyond))
     if overflow:
         if target == "F8_E8M0":  # powers of two only: no sign, and no zero
@@ -152,6 +187,13 @@ def _to_saturating(values: Buffer, out: Buffer, target: str) -> Counts:
     if target == "F8_E8M0":
         return _counted(overflow, 0)
     return _counted(overflow, _underflow(values, bits & 0x7F if target == "F8_E4M3" else bits))  # others lack -0
+
+
+def _round(values: Buffer, out: Buffer, target: str) -> None:
+    if target in ROUNDED:
+        to_eighth(values, out, target)
+    else:
+        np.copyto(out, values, casting="unsafe")
 
 
 def _underflow(values: Buffer, bits: Buffer) -> int:

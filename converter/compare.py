@@ -12,8 +12,9 @@ from converter.errors import MismatchError
 from converter.kernels import Buffer, numpy_dtype
 from converter.moves import check_castable
 from converter.packed import in_bytes
+from converter.pieces import Frame, Workspace, assemble
 from converter.spec import DTYPES, Shape
-from converter.tiles import Frame, Task, Workspace, assemble, chunk_elements
+from converter.tiles import Task, chunk_elements
 from converter.transfer import Worker
 from converter.values import Compare
 from converter.virtual import Virtual
@@ -62,7 +63,7 @@ def compare_tasks(number: int, compare: Compare, memory: int) -> Iterator[tuple[
     if not total:
         return
     room = memory * 3 // 4  # the second side's array, and which elements differ
-    step = max(1, min(chunk_elements(frame, value.blocks, room) for frame, value in sides) // 2)
+    step = max(1, min(chunk_elements(f, v.blocks, f.room(v.blocks, room)) for f, v in sides) // 2)
     for start in range(0, total, step):
         yield 0, _Pair(number, sides, start, min(start + step, total))
 

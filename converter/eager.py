@@ -11,6 +11,7 @@ import numpy as np
 
 from converter import kernels
 from converter.arrays import Arith
+from converter.blockwise import largest_magnitudes, scales_of
 from converter.casts import apply_chain
 
 
@@ -61,7 +62,20 @@ class Eager:
 
     def arith(self, step: Arith) -> Eager:
         """Apply one arithmetic step to every element."""
-        work = np.float64 if kernels.works_in_double(self.array.dtype) else np.float32
-        values = np.array(self.array, dtype=work, order="C")
+        values = self._wide()
         apply_chain(values.reshape(-1), (step,))
         return Eager(values)
+
+    def scale_rows(self, kind: str, factors: Eager) -> Eager:
+        """``multiply`` each row of a matrix by its factor, or ``divide``."""
+        values = self._wide()
+        apply_chain(values, (Arith(kind, operand=0),), (factors._wide()[:, None],))
+        return Eager(values)
+
+    def row_scales(self, largest: float) -> Eager:
+        """Give the float32 factor that brings each row of a matrix into the range of +-``largest``."""
+        return Eager(scales_of(largest_magnitudes(self._wide()), largest))
+
+    def _wide(self) -> np.ndarray[Any, np.dtype[Any]]:
+        work = np.float64 if kernels.works_in_double(self.array.dtype) else np.float32
+        return np.array(self.array, dtype=work, order="C")

@@ -10,7 +10,7 @@ from itertools import count
 from converter.dims import Dim, Poly, names
 from converter.errors import MapError, Problem
 from converter.expressions import ExpressionError, parse
-from converter.flow import Chain, infer, joint
+from converter.flow import Chain, complete, infer, joint
 from converter.locality import sizes_in_use
 from converter.names import parse_template
 from converter.naming import Naming
@@ -19,7 +19,7 @@ from converter.ops.base import Shape, Value
 from converter.ops.rearrange import Rearrange
 from converter.readers import read_shapes
 from converter.ruledoc import RuleDoc, TermDoc
-from converter.rules import FILLS, Condition, Fill, LocalSize, Rule, Scope, Spelling, Term, Tie
+from converter.rules import FILLS, Condition, Fill, LocalSize, Rule, Scope, Spelling, Term, Tie, stated_dtypes
 from converter.yamltree import Node
 
 
@@ -116,7 +116,7 @@ class Equations(Naming):
         conditions: tuple[Condition, ...], scopes: tuple[Scope, ...], tie: Tie | None,
     ) -> Rule:  # fmt: skip
         counts = {name: self._count(name, conditions) for name in self.indices}
-        context = OpContext(self.declared, counts, len(doc.target))
+        context = OpContext(self.declared, counts, len(doc.target), stated_dtypes(terms, self._rule_dtypes(doc)))
         chain = self._chain(doc, context)
         for k, (t, head) in enumerate(zip(terms[0], chain.heads)):
             first = head[0] if head else chain.stages[0][0] if chain.stages and not joint(chain.stages[0][0]) else None
@@ -125,8 +125,14 @@ class Equations(Naming):
             )
             terms[0][k] = Term(t.spellings, shape, t.dtype, t.bound)
         numbers = count(1)
+
+        def fresh(name: str) -> Dim:
+            return Poly.of(f"_{name}~{next(numbers)}")
+
         sources = tuple(Value(tuple((i, counts[i]) for i in t.bound), t.shape) for t in terms[0])
-        found = infer(chain, sources, lambda n: Poly.of(f"_{n}~{next(numbers)}"))
+        sources = complete(chain, sources, fresh)
+        terms[0] = [Term(t.spellings, v.shape, t.dtype, t.bound) for t, v in zip(terms[0], sources)]
+        found = infer(chain, sources, fresh)
         equations = list(found.equations)
         for k, (t, value) in enumerate(zip(terms[1], found.targets)):
             odd = {i for i, _ in value.bound} ^ set(t.bound)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from converter.errors import FormatError, MismatchError, Problem
 from converter.moves import Compare, Copy, Gather, Moves, Produce, Runs, Tile, lower
 from converter.pool import Pool
+from converter.shared import Shared
 from converter.transfer import STEP, Ends, Files, Worker
+from converter.values import ScaleSource
 
 if TYPE_CHECKING:
     from converter.casts import Counts
@@ -70,8 +72,10 @@ def execute(
     moves = lower(produces)
     files = Files(read_fd, write_fd, name or (lambda file: f"input file {file}"), moves.nbytes > _cacheable())
     workers = max(1, min(jobs, memory // MIN_MEMORY))
-    share = max(MIN_MEMORY, memory) // workers
-    crew = [_worker(files, share, moves.computes or bool(compares)) for _ in range(workers)]
+    memory = max(MIN_MEMORY, memory)
+    shared = Shared(memory // 16 if _uses_scales(moves, compares) else 0)
+    share = (memory - shared.limit) // workers
+    crew = [_worker(files, share, moves.computes or bool(compares), shared) for _ in range(workers)]
     try:
         written = Pool(crew, _tasks(moves, compares, share), progress).run()
     except OSError as error:  # from a caller's read_fd or write_fd
@@ -95,13 +99,19 @@ def _cacheable() -> int:
         return 1 << 62
 
 
-def _worker(files: Files, share: int, computes: bool) -> Worker:
+def _worker(files: Files, share: int, computes: bool, shared: Shared) -> Worker:
     """Make a worker; where all is copied in the kernel it needs no memory, and the run no numpy."""
     if not computes:
         return Worker(files)
-    from converter.tiles import Workspace
+    from converter.pieces import Workspace
 
-    return Workspace(files, share)
+    return Workspace(files, share, shared)
+
+
+def _uses_scales(moves: Moves, compares: Sequence[Compare]) -> bool:
+    """Whether something is computed from all elements of a block: then it is kept for whoever needs it next."""
+    every = (m.produce.sources for m in moves.items if isinstance(m, (Tile, Gather)))
+    return any(isinstance(s, ScaleSource) for sources in (*every, *(c.sources for c in compares)) for s in sources)
 
 
 def _outcome(written: int, crew: Sequence[Worker], compares: Sequence[Compare]) -> Outcome:
@@ -143,13 +153,14 @@ def _tasks(moves: Moves, compares: Sequence[Compare], share: int) -> Iterator[tu
         yield held, _Copies(tuple(batch))
     for number, compare in enumerate(compares):
         from converter.compare import compare_tasks
-        from converter.tiles import usable
+        from converter.pieces import usable
 
         yield from compare_tasks(number, compare, usable(share))
 
 
 def _computed(move: Tile | Gather, share: int) -> Iterator[tuple[int, Task]]:
-    from converter.tiles import gather_tasks, tile_tasks, usable
+    from converter.pieces import usable
+    from converter.tiles import gather_tasks, tile_tasks
 
     return tile_tasks(move, usable(share)) if isinstance(move, Tile) else gather_tasks(move, usable(share))
 

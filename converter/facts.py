@@ -210,7 +210,8 @@ class Facts:
                     weight, subject = votes.setdefault(name, {}).get(value, (0, e.subject))
                     votes[name][value] = (weight + e.weight, subject)
         self.equations = left
-        for name, candidates in votes.items():
+        plain = {name: c for name, c in votes.items() if name not in self.atoms}
+        for name, candidates in (plain or votes).items():  # an expression is computed where its own names can be known
             value, (_, subject) = max(candidates.items(), key=lambda c: c[1][0])
             self.know(name, value, f"from {subject}")
         return bool(votes)
@@ -246,7 +247,8 @@ class Facts:
 
     def reason(self, dims: Iterable[Dim]) -> str:
         """Say what the names in some dims are and why: ``d = 768 (from wte.weight), h = 12 (from config.json)``."""
-        used = sorted({n for d in dims for n in names(d) if n in self.numbers and (n[0] != "_" or n[-1] == ")")})
+        found = {n for d in dims for m in names(d) for n in (self.atoms[m].names if m in self.atoms else (m,))}
+        used = sorted(n for n in found if n in self.numbers and (n[0] != "_" or n[-1] == ")"))
         return ", ".join(f"{_shown(n)} = {self.numbers[n]} ({self.why[n]})" for n in used)
 
 

@@ -6,18 +6,20 @@ planned, and applied to arrays (eager ones, or byte ranges).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from converter.dims import Dim
 from converter.ops.base import A, DataCheck, Family, Flow, Fresh, Op, OpError, Value
+from converter.ops.results import Result
 
 Stage = tuple[Op, ...]  # one op for each value of the flow, or one op that joins or parts the flow (`joint`)
 
 
 def joint(op: Op) -> bool:
     """Say whether an op works on the whole flow at once: joins the terms of a list, or parts a value into terms."""
-    return op.word in ("concat", "same", "split", "replicate") and getattr(op, "over", None) is None
+    words = ("concat", "same", "split", "replicate", "dequantize", "quantize")
+    return op.word in words and getattr(op, "over", None) is None
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,54 @@ def apply(chain: Chain, sources: tuple[Family[A], ...]) -> tuple[tuple[Family[A]
     return tuple(through(ops, f) for ops, f in zip(chain.tails, families)), tuple(checks)
 
 
-def origins(chain: Chain) -> list[frozenset[int]]:
-    """Say which source terms each target term is made of."""
-    flow = [frozenset([k]) for k in range(len(chain.heads))]
+def results(chain: Chain, dtypes: Sequence[str] = ()) -> tuple[Result, ...]:
+    """Say what each target term is made of; raises OpError where an op does not take sources of these ``dtypes``."""
+
+    def take(op: Op, flow: tuple[Result, ...]) -> None:
+        objection = op.objection(tuple(r.dtypes(dtypes) for r in flow)) if dtypes else None
+        if objection:
+            raise OpError(objection)
+
+    flow = tuple(Result(frozenset([k])) for k in range(len(chain.heads)))
+    for ops, result in zip(chain.heads, flow):
+        for op in ops:
+            take(op, (result,))
     for stage in chain.stages:
-        op = stage[0]
-        if not joint(op):
+        if joint(stage[0]):
+            take(stage[0], flow)
+            flow = stage[0].results(flow)
             continue
-        merged = frozenset().union(*flow)
-        parts = len(getattr(op, "parts", None) or ()) if op.word == "split" else getattr(op, "count", 1)
-        flow = [merged] * (parts if op.word in ("split", "replicate") else 1)
+        for op, result in zip(stage * len(flow) if len(stage) == 1 else stage, flow):
+            take(op, (result,))
+    for ops, result in zip(chain.tails, flow):
+        for op in ops:
+            take(op, (result,))
     return flow
+
+
+def complete(chain: Chain, sources: Flow, fresh: Fresh) -> Flow:
+    """Give the sources that state no shape the one that follows from another term's, where an op ties the two."""
+    back: list[list[Op]] = [[] for _ in sources]
+
+    def through(k: int, op: Op, value: Value) -> Value:
+        found = op.infer((value,), fresh)
+        back[k].insert(0, found.inverse or op)
+        return found.flow[0]
+
+    flow = list(sources)
+    for k, ops in enumerate(chain.heads):
+        for op in ops:
+            flow[k] = through(k, op, flow[k])
+    for stage in chain.stages:
+        if joint(stage[0]):
+            flow = list(stage[0].complete(tuple(flow), fresh))
+            break
+        for k, op in enumerate(stage * len(flow) if len(stage) == 1 else stage):
+            flow[k] = through(k, op, flow[k])
+    out = list(sources)
+    for k, value in enumerate(flow):
+        if sources[k].shape is None and value.shape is not None:
+            for op in back[k]:
+                (value,) = op.infer((value,), fresh).flow
+            out[k] = Value(sources[k].bound, value.shape)
+    return tuple(out)

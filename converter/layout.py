@@ -62,6 +62,15 @@ def relay(
             yield new_dst, start, normalise(new_dims)
 
 
+def split_rows(dst: int, src: int, dims: Dims, width: int) -> Iterator[tuple[int, Dims, int, Dims, int]]:
+    """Cut a block of a matrix of ``width`` columns into pieces whose steps stay in a row or go from row to row.
+
+    Yields (first row, dims that count rows, first column, dims within the row, src).
+    """
+    for ((row, rows), (column, columns)), start in _coordinates(dst, src, dims, (width, 1), 0):
+        yield row, rows, column, columns, start
+
+
 def _coordinates(
     dst: int, src: int, dims: Dims, units: Sequence[int], level: int
 ) -> Iterator[tuple[tuple[Part, ...], int]]:

@@ -14,7 +14,6 @@ from converter.spec import DTYPES, Shape, TensorSpec
 from converter.steps import Plan, Step
 from converter.values import Compare, Produce
 from converter.verify import verify
-from converter.virtual import CONSTANT, Virtual
 
 NO_SOURCE = "nothing in the checkpoint becomes it"
 
@@ -91,9 +90,9 @@ class Fitted:
 
 def _double(a: Produce, b: Produce, step: Step) -> Compare:
     count = len(b.sources)
-    shifted = tuple(x._replace(slot=x.slot + count) if x.slot != CONSTANT else x for x in a.value.blocks)
+    shifted = a.value.renumber(lambda slot, _: slot + count)
     label = Label(step, "differs from {other}, and in the model they are one tensor", b.name, a.name)
-    return Compare(label, b.dtype, b.value, Virtual(a.value.shape, shifted), (*b.sources, *a.sources))
+    return Compare(label, b.dtype, b.value, shifted, (*b.sources, *a.sources))
 
 
 def fit(plan: Plan, entries: Mapping[str, Entry], lenience: Lenience) -> Fitted:

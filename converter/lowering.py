@@ -5,16 +5,17 @@ comparison.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
+from converter.computed import Numbering, reads, with_computed
 from converter.flow import apply
 from converter.formats.text import many_objects
 from converter.ops.base import DataCheck, Family
 from converter.spec import Header, Shape
 from converter.steps import Constant, Names, Plan, Recipe, Step
 from converter.values import Compare, FileSource, PatternSource, Produce, Source
-from converter.virtual import CONSTANT, Virtual, check_exact
+from converter.virtual import CONSTANT, RowScales, Virtual, check_exact
 
 Place = Mapping[str, tuple[int, int]]  # tensor name -> output file number, absolute byte offset
 
@@ -24,10 +25,18 @@ Strides = tuple[Shape | None, ...]  # of each source of a recipe; () where all a
 
 @dataclass(frozen=True)
 class Lowered:
-    """A recipe as blocks: a virtual tensor for each member of each output, and the checks. Slots count sources."""
+    """A recipe as blocks: a virtual tensor for each member of each output, and the checks.
+
+    Slots count the tensors that are read, then what is ``computed``.
+    """
 
     outputs: tuple[tuple[Virtual, ...], ...]
     checks: tuple[DataCheck[Virtual], ...]
+    computed: tuple[RowScales, ...] = ()
+
+    def sources(self, read: tuple[FileSource, ...]) -> tuple[Source, ...]:
+        """What the slots stand for, where these are the tensors that are read."""
+        return with_computed(read, self.computed) if self.computed else read
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Lowering:
 
     header: Header
     _cache: dict[tuple[int, Strides], tuple[Recipe, Lowered]] = field(default_factory=dict)
-    _feeds: dict[int, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
+    _feeds: dict[int, tuple[tuple[int, int, int, bool], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._strided = any(e.strides for e in self.header.tensors.values())
@@ -76,23 +85,30 @@ class Lowering:
         for family in made:
             for item in family.items:
                 check_exact(item)
-        lowered = Lowered(tuple(f.items for f in made), checks)
+        numbering = Numbering(slot)
+        outputs = tuple(tuple(map(numbering.virtual, f.items)) for f in made)
+        checks = tuple(replace(c, left=numbering.virtual(c.left), right=numbering.virtual(c.right)) for c in checks)
+        lowered = Lowered(outputs, checks, tuple(numbering.made))
         self._cache[id(recipe), strides] = (recipe, lowered)
         return lowered
 
-    def feeds(self, recipe: Recipe) -> tuple[tuple[int, int, int], ...]:
-        """List (source slot, target term, target member) wherever a source feeds a target."""
+    def feeds(self, recipe: Recipe) -> tuple[tuple[int, int, int, bool], ...]:
+        """List (source slot, target term, target member) wherever a source feeds a target, and whether with elements
+        of its own: else it is what others are computed with.
+        """
         found = self._feeds.get(id(recipe))
         if found is not None:
             return found
         slots = sum(prod(n for _, n in o.bound) for o in recipe.inputs)
-        out: list[tuple[int, int, int]] = []
-        for k, values in enumerate(self.recipe(recipe).outputs):
+        out: list[tuple[int, int, int, bool]] = []
+        lowered = self.recipe(recipe)
+        for k, values in enumerate(lowered.outputs):
             for m, value in enumerate(values):
-                used = sorted({b.slot for b in value.blocks if b.slot != CONSTANT})
-                out += [(s, k, m) for s in used or (range(slots) if not value.blocks else ())]
-        fed = {s for s, _, _ in out}
-        self._feeds[id(recipe)] = (*out, *((s, 0, 0) for s in range(slots) if s not in fed))
+                own, beside = reads(value, slots, lowered.computed)
+                used = sorted(own | beside) or (range(slots) if not value.blocks else ())
+                out += [(s, k, m, s not in beside) for s in used]
+        fed = {s for s, _, _, _ in out}
+        self._feeds[id(recipe)] = (*out, *((s, 0, 0, True) for s in range(slots) if s not in fed))
         return self._feeds[id(recipe)]
 
     def sources(self, names: Names) -> tuple[FileSource, ...]:
@@ -112,8 +128,9 @@ class Lowering:
                 for name in step.target_names():
                     out.append(Produce(name, *place[name], dtypes[name], value, pattern))
             elif step.kind == "move" and step.recipe is not None:
-                sources = self.sources(step.sources)
-                lowered = self.recipe(step.recipe, sources)
+                read = self.sources(step.sources)
+                lowered = self.recipe(step.recipe, read)
+                sources = lowered.sources(read)
                 for group, values in zip(step.targets, lowered.outputs):
                     out += [Produce(n, *place[n], dtypes[n], v, sources) for n, v in zip(group, values)]
         return out
@@ -142,23 +159,23 @@ class Lowering:
         return out
 
     def _compare(self, step: Step, recipe: Recipe, other: Recipe) -> Compare:
-        sources, others = self.sources(step.sources), self.sources(step.other_sources)
-        left, right = self.recipe(recipe, sources).outputs[0][0], self.recipe(other, others).outputs[0][0]
-        shifted = Virtual(
-            right.shape,
-            tuple(b._replace(slot=b.slot + len(sources)) if b.slot != CONSTANT else b for b in right.blocks),
-        )
+        read, others_read = self.sources(step.sources), self.sources(step.other_sources)
+        left, right = self.recipe(recipe, read), self.recipe(other, others_read)
+        sources, others = left.sources(read), right.sources(others_read)
+        shifted = right.outputs[0][0].renumber(lambda slot, _: slot + len(sources))
         names = [n for g in step.sources for n in g], [n for g in step.other_sources for n in g]
         label = Label(step, "differs from {other}, although the map ties them", names[0][0], names[1][0])
-        return Compare(label, recipe.outputs[0].dtype, left, shifted, (*sources, *others))
+        return Compare(label, recipe.outputs[0].dtype, left.outputs[0][0], shifted, (*sources, *others))
 
     def _checks(self, step: Step, recipe: Recipe) -> list[Compare]:
         out: list[Compare] = []
         if not self.recipe(recipe).checks:
             return out
         names = [n for group in step.sources for n in group]
-        sources = self.sources(step.sources)
-        for check in self.recipe(recipe, sources).checks:
+        read = self.sources(step.sources)
+        lowered = self.recipe(recipe, read)
+        sources = lowered.sources(read)
+        for check in lowered.checks:
             sides = [next((b.slot for b in v.blocks if b.slot != CONSTANT), None) for v in (check.left, check.right)]
             name = names[sides[0]] if sides[0] is not None else names[0]
             other = names[sides[1]] if sides[1] is not None else ""
@@ -179,12 +196,13 @@ def constant(value: Constant, slot: int) -> tuple[Virtual, tuple[Source, ...]]:
     return Virtual.constant(value.value, value.shape), ()
 
 
-def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str, int]]:
-    """List which source feeds which target of a step, by the blocks: (source, target, number of the target's term).
+def pairs(lowering: Lowering, step: Step) -> list[tuple[str, str, int, bool]]:
+    """List which source feeds which target of a step, by the blocks: (source, target, number of the target's term,
+    whether the target has its elements).
 
     Sources that are only compared count for the first target.
     """
     if step.kind != "move" or step.recipe is None:
         return []
     names = [n for group in step.sources for n in group]
-    return [(names[slot], step.targets[k][m], k) for slot, k, m in lowering.feeds(step.recipe)]
+    return [(names[slot], step.targets[k][m], k, own) for slot, k, m, own in lowering.feeds(step.recipe)]

@@ -14,7 +14,7 @@ from typing import Any
 from converter.errors import MapError, Origin, Problem
 from converter.fields import kind_of
 from converter.folding import clip, closest
-from converter.ops.base import inline
+from converter.ops.parameters import inline
 from converter.ruledoc import IncludeDoc, is_group, name_doc
 from converter.yamltree import Node
 

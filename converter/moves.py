@@ -162,13 +162,14 @@ def _lower_one(produce: Produce, run_bytes: int, items: list[Move]) -> None:
             items.extend(_single(produce, block, size, run_bytes, double) for block in group)
 
 
-def check_castable(dtype: str, sources: Sequence[Source], blocks: Iterable[Block]) -> bool:
+def check_castable(dtype: str, sources: Sequence[Source], blocks: Sequence[Block]) -> bool:
     """Tell whether the arithmetic of a value takes float64, else it takes float32.
 
     It does if a source in use is a 64-bit float, an integer or a boolean, or, without sources, if ``dtype`` is. Raises
     MismatchError where a source cannot be cast to ``dtype``, or computed with.
     """
-    used = {(b.slot, bool(b.chain)) for b in blocks if b.slot != CONSTANT}
+    used = {(b.slot, bool(b.chain)) for b in blocks} | {(o.slot, True) for b in blocks for o in b.operands}
+    used = {(slot, chained) for slot, chained in used if slot != CONSTANT}
     for slot, chained in used:
         other = sources[slot].dtype
         if other == dtype and not chained:
@@ -267,7 +268,7 @@ def _long(produce: Produce, group: Sequence[Block], run_bytes: int) -> bool:
     size = DTYPES[produce.dtype].bits // 8
     total, least = 0, 0
     for block in group:
-        *_, (n, ds, ss) = block.dims or ((1, 1, 1),)
+        *_, (n, ds, ss) = block.first.dims or ((1, 1, 1),)
         runs = block.size // (n if ds == 1 else 1)
         total += block.size * size
         least += runs * (ACROSS_BYTES if ss * size > ACROSS_BYTES else run_bytes)

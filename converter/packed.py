@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from converter.errors import MismatchError
 from converter.layout import Dim, normalise
 from converter.spec import DTYPES, nbytes
-from converter.values import Source
+from converter.values import ScaleSource, Source
 from converter.virtual import CONSTANT, Block, Virtual
 
 
@@ -28,7 +28,8 @@ def in_bytes(dtype: str, value: Virtual, sources: Sequence[Source]) -> tuple[str
         raise MismatchError(f"{dtype} elements are smaller than a byte and this op would cut them") from None
     used = {b.slot for b in blocks}
     raw = tuple(
-        s._replace(dtype="U8", shape=(nbytes(dtype, s.shape),)) if i in used else s for i, s in enumerate(sources)
+        s._replace(dtype="U8", shape=(nbytes(dtype, s.shape),)) if i in used and not isinstance(s, ScaleSource) else s
+        for i, s in enumerate(sources)
     )
     return "U8", Virtual((size,), blocks), raw
 

@@ -10,18 +10,20 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import prod
 
 from converter.casting import widens
 from converter.dims import Dim
 from converter.errors import Problem
 from converter.execute import execute
-from converter.flow import Chain, apply, infer
+from converter.flow import Chain, apply, infer, results
 from converter.formats import Layout
 from converter.lowering import Lowering, constant
 from converter.ops.base import Family, OpError, Value
+from converter.ops.results import Result
 from converter.spec import TensorSpec
-from converter.steps import Plan, Recipe, Step
+from converter.steps import Operand, Plan, Recipe, Step
 from converter.transfer import End, Ends
 from converter.values import Compare, FileSource, Source
 from converter.virtual import Virtual
@@ -93,9 +95,11 @@ class _Proof:
         return out
 
     def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
-        sources = self.lowering.sources(step.sources)
+        read = self.lowering.sources(step.sources)
+        lowered = self.lowering.recipe(recipe, read)
+        sources = lowered.sources(read)
         out = []
-        for operand, group, values in zip(recipe.outputs, step.targets, self.lowering.recipe(recipe, sources).outputs):
+        for operand, group, values in zip(recipe.outputs, step.targets, lowered.outputs):
             for name, value in zip(group, values):
                 whole = Virtual.source(len(sources), operand.shape)
                 out.append(Compare(("again", name), operand.dtype, value, whole, (*sources, places[name])))
@@ -119,8 +123,7 @@ def _reordered(family: Family[Virtual], bound: tuple[tuple[str, int], ...]) -> l
 
 def way_back(recipe: Recipe) -> Chain | None:
     """The chain that turns a recipe's outputs into its inputs bit for bit, None where there is none."""
-    kinds = {(a.dtype, b.dtype) for a in recipe.inputs for b in recipe.outputs}
-    if not recipe.chain.exact or any(a != b and not widens(a, b) for a, b in kinds):
+    if not recipe.chain.exact or not all(map(_holds, repeat(recipe), results(recipe.chain), recipe.outputs)):
         return None
 
     def unknown(name: str) -> Dim:
@@ -131,6 +134,12 @@ def way_back(recipe: Recipe) -> Chain | None:
     except OpError:
         return None
     return back if isinstance(back, Chain) else None
+
+
+def _holds(recipe: Recipe, made: Result, output: Operand) -> bool:
+    """Whether an output has all bits of what it is made of."""
+    kinds = made.dtypes([o.dtype for o in recipe.inputs])
+    return output.dtype in made.held_by or all(d == output.dtype or widens(d, output.dtype) for d in kinds)
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from converter.dims import Dim, Poly, names, render_shape, substitute
 from converter.errors import Problem
 from converter.expand import Instance
 from converter.facts import Facts, Settings
-from converter.flow import Chain, infer, origins
+from converter.flow import Chain, infer, results
 from converter.inputs import Inputs
 from converter.locality import Locals, local_sizes
 from converter.matching import Matcher
-from converter.ops.arithmetic import Elementwise
 from converter.ops.base import OpError, Value
-from converter.rules import Rule, Ruleset
+from converter.ops.results import Result
+from converter.rules import Rule, Ruleset, Term
 from converter.shaping import Shaping, unknown_sizes
-from converter.spec import DTYPES, TensorEntry
+from converter.spec import TensorEntry
 from converter.steps import Operand, Recipe, Step
 
 PLAIN = Chain(((),), (), ((),))
@@ -137,21 +137,10 @@ class Recipes:
         inputs = tuple(
             Operand(e.dtype, e.shape, tuple((i, counts[i]) for i in t.bound)) for t, e in zip(rule.source, entries)
         )
-        if any(isinstance(op, Elementwise) for op in chain.ops()):
-            for e in entries:
-                if DTYPES[e.dtype].kind != "float":
-                    return (Problem(f"is {e.dtype}, arithmetic is done on F64, F32, F16 and BF16 only", "dtype"),)
         outputs = []
         try:
-            for term, value, leaves in zip(rule.target, targets, origins(chain)):
-                joining = {
-                    entries[k].name: rule.source[k].dtype or rule.dtypes[0] or self.rules.dtypes[0] for k in leaves
-                }
-                dtype = decide(
-                    {entries[k].name: entries[k].dtype for k in sorted(leaves)},
-                    joining,
-                    self.stated(rule.dtypes[1], term.dtype),
-                )
+            for term, value, made in zip(rule.target, targets, results(chain, [e.dtype for e in entries])):
+                dtype = self._dtype(rule, term, entries, made)
                 shape = tuple(d for d in value.shape or () if isinstance(d, int))
                 if term.shape is not None:
                     wanted = tuple(substitute(d, known) for d in term.shape)
@@ -164,9 +153,18 @@ class Recipes:
                             ),
                         )
                 outputs.append(Operand(dtype, shape, tuple((i, int(n)) for i, n in value.bound if isinstance(n, int))))
-        except CastError as e:
+        except (CastError, OpError) as e:
             return (Problem(str(e), "dtype"),)
         return Recipe(inputs, chain, tuple(outputs))
+
+    def _dtype(self, rule: Rule, term: Term, entries: list[TensorEntry], made: Result) -> str:
+        """The dtype of a target; raises CastError."""
+        if made.dtype and made.cast == "none":
+            return made.dtype
+        leaves = sorted(made.leaves)[:1] if made.dtype else sorted(made.leaves)
+        joining = {entries[k].name: rule.source[k].dtype or rule.dtypes[0] or self.rules.dtypes[0] for k in leaves}
+        stated = self.stated(rule.dtypes[1], term.dtype) if made.cast == "any" else state(term.dtype, None, None, None)
+        return decide({entries[k].name: made.dtype or entries[k].dtype for k in leaves}, joining, stated)
 
     def stated(self, rule: str | None, term: str | None = None) -> Stated:
         """The dtype that is stated for a target, by its term, its rule, `--dtype` or the map."""

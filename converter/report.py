@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from converter.errors import MismatchError, Problem
 from converter.folding import fold, natural_key, visible
 from converter.formats.text import many_objects
 from converter.lowering import Lowering, pairs
+from converter.names import skeleton
 from converter.steps import Plan
 
 
@@ -137,8 +138,7 @@ class Report:
         casts: dict[tuple[str, str], list[str]] = {}
         for c in self.cast:
             casts.setdefault((c.dtype, c.to), []).append(c.name)
-            for count, what in ((c.underflow, "became zero in"), (c.overflow, "did not fit")):
-                out += [f"cast: {c.name}: {count} {'value' if count == 1 else 'values'} {what} {c.to}"] if count else []
+        out += [*_lost(self.cast)]
         out += [
             f"cast: {a} -> {b}: {len(names)} {'tensor' if len(names) == 1 else 'tensors'}"
             for (a, b), names in casts.items()
@@ -147,6 +147,18 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), self.summary()])
+
+
+def _lost(casts: Iterable[Cast]) -> Iterator[str]:
+    """One line for what tensors that differ in numbers lost together."""
+    groups: dict[tuple[str, str, str], dict[str, int]] = {}
+    for c in casts:
+        for count, what in ((c.underflow, "became zero in"), (c.overflow, "did not fit")):
+            if count:
+                groups.setdefault((skeleton(c.name), what, c.to), {})[c.name] = count
+    for (_, what, to), counts in groups.items():
+        total = sum(counts.values())
+        yield f"cast: {', '.join(fold(counts))}: {total} {'value' if total == 1 else 'values'} {what} {to}"
 
 
 def size(n: float) -> str:
@@ -208,11 +220,11 @@ def _flows(plan: Plan, casts: Mapping[str, Any]) -> tuple[list[Loaded], list[Cas
         if key not in ops_of:
             ops_of[key] = tuple(op.yaml() for op in step.recipe.chain.ops())
         ops, outputs = ops_of[key], step.recipe.outputs
-        for source, target, k in pairs(lowering, step):
+        for source, target, k, own in pairs(lowering, step):
             dtype = dtypes[target]
             loaded.append(Loaded(source, target, ops, dtype, outputs[k].shape))
             was = tensors[source].dtype
-            if was != dtype:
+            if own and was != dtype:
                 lost = (casts[target].overflow, casts[target].underflow) if target in casts else (0, 0)
                 cast.append(Cast(target, source, was, dtype, *lost))
     return loaded, cast

@@ -6,7 +6,7 @@ Direction is data: a rule has a source and a target, and :meth:`Rule.inverse` sw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from converter.errors import MapError, Origin, Problem
 from converter.expressions import Expr
 from converter.flow import Chain
 from converter.names import Index, Strip, Template
-from converter.ops.base import Shape
+from converter.ops.base import Dtypes, Shape
 from converter.regexes import Regex
 
 FILLS = ("zeros", "ones", "causal_mask", "arange")  # the constants of a fill that have a name
@@ -260,3 +260,9 @@ class Ruleset:
         """List the rules that have no way back, with the reason."""
         out = [(r.origin, r.back) for r in self.rules if isinstance(r.back, str)]
         return out + [(r.origin, r.back) for r in self.regexes if isinstance(r.back, str)]
+
+
+def stated_dtypes(groups: Sequence[Sequence[Term]], rule: tuple[str | None, str | None]) -> Dtypes:
+    """The dtypes that the terms of each side state; for the first term of a side its rule may."""
+    source, target = ((group[0].dtype or own, *(t.dtype for t in group[1:])) for group, own in zip(groups, rule))
+    return source, target

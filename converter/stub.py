@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from converter.checks import Checks
-from converter.dims import Poly, names, render_shape, substitute
+from converter.dims import Poly, names, render_shape
 from converter.errors import MismatchError, Problem
 from converter.expand import Expander, Instance
 from converter.facts import Facts, Settings
 from converter.formats import Output, layout, open_checkpoint
+from converter.implied import implied_dtype, implied_shapes
 from converter.inputs import read_inputs
 from converter.locality import shared_sizes
 from converter.matching import Matcher
@@ -104,11 +105,12 @@ class _Inventor:
             **{f"_#{n}": len(v) for n, v in instance.members.items()},
             **self._shared(instance),
         }
-        for term, group in zip(rule.source, instance.sources):
-            if term.shape is None:
+        local = {n: v for t in rule.source for d in t.shape or () for n, v in self._locals(d).items()}
+        shapes = implied_shapes(rule, {**local, **known})
+        for k, (term, group, shape) in enumerate(zip(rule.source, instance.sources, shapes)):
+            if term.shape is None or shape is None:
                 text = "has no shape in the map, so no stub can be made of it"
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
-            shape = tuple(substitute(substitute(d, known), self._locals(d)) for d in term.shape)
             if any(isinstance(d, int) and d < 0 for d in shape):
                 text = f"shape {render_shape(term.shape)} becomes {render_shape(shape)}: a size is 0 or more"
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
@@ -119,9 +121,10 @@ class _Inventor:
                     f"`example`, or --set {unknown}=...)"
                 )
                 raise MismatchError(Problem(text, "stub", group[0], rule.origin))
-            stated = term.dtype or rule.dtypes[0] or self.rules.dtypes[0]
             for name in group:
-                self._put(instance, name, stated, tuple(d for d in shape if isinstance(d, int)))
+                self._put(
+                    instance, name, implied_dtype(self.rules, rule, k), tuple(d for d in shape if isinstance(d, int))
+                )
 
     def _locals(self, dim: Any) -> dict[str, int]:
         """Invented values for the local sizes of a dim: another one for each name."""
@@ -176,17 +179,18 @@ def write_stub(
         first = Path(folder) / "from.safetensors"
         plan = make_plan(rules, stub.header, settings)
         consistent = not any(s.kind == "compare" or _checked(s) for s in plan.steps)
-        if side == 0 and consistent:
+        settled = not any(_rounds(s) for s in plan.steps)
+        if side == 0 and consistent and settled:
             _write_values(stub, output, force, max_shard_size)
             return plan
         _write_values(stub, str(first), False, None)
         job = Job(output, max_shard_size, force)
-        if side == 1:
+        if side == 1 and settled:
             return _convert(rules, settings, str(first), job, checks=consistent)
-        second = Path(folder) / "to.safetensors"
+        second, third = (Path(folder) / f"{name}.safetensors" for name in ("to", "again"))
         _convert(rules, settings, str(first), Job(second), checks=False)
-        _convert(rules.reverse(), settings, str(second), job, checks=True)
-        return plan
+        _convert(rules.reverse(), settings, str(second), job if side == 0 else Job(third), checks=True)
+        return plan if side == 0 else _convert(rules, settings, str(third), job, checks=True)
 
 
 def _checked(step: Any) -> bool:
@@ -195,6 +199,14 @@ def _checked(step: Any) -> bool:
 
     ops = step.recipe.chain.ops() if step.recipe is not None else ()
     return any(isinstance(op, Same) or (isinstance(op, Trim) and op.checked) for op in ops)
+
+
+def _rounds(step: Any) -> bool:
+    """Whether invented values need a round trip first, after which they come back bit for bit."""
+    from converter.ops.blocks import Blockwise
+
+    ops = step.recipe.chain.ops() if step.recipe is not None else ()
+    return any(isinstance(op, Blockwise) and not op.exact for op in ops)
 
 
 def _convert(rules: Ruleset, settings: Settings, source: str, job: Job, checks: bool) -> Plan:

@@ -41,7 +41,27 @@ class PatternSource(NamedTuple):
     shape: Shape
 
 
-Source = FileSource | PatternSource
+@dataclass(frozen=True, eq=False)
+class ScaleSource:
+    """A tensor of one axis whose element ``k`` is the float32 scale of row ``k`` of a matrix.
+
+    ``value`` is the matrix, over ``sources`` of its own, ``largest`` what its largest magnitude becomes (see
+    :meth:`converter.arrays.Array.row_scales`); ``double``: its arithmetic takes float64.
+    """
+
+    value: Virtual
+    sources: tuple[Source, ...]
+    largest: float
+    double: bool
+    dtype: str = "F32"
+
+    @property
+    def shape(self) -> Shape:
+        """One scale for each row."""
+        return self.value.shape[:1]
+
+
+Source = FileSource | PatternSource | ScaleSource
 
 
 class Produce(NamedTuple):

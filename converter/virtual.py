@@ -7,7 +7,7 @@ comes from (or the constant it is) and the arithmetic it goes through; together 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -16,16 +16,29 @@ from typing import NamedTuple
 
 from converter.arrays import Arith
 from converter.layout import Dim, Dims, count, covers, normalise, relay
+from converter.operands import beside_rows, dims_of, place_of, runs
 
 CONSTANT = -1
+COMPUTED = -2
+
+
+class Operand(NamedTuple):
+    """Where a step of arithmetic has its second numbers from: slot, value, chain and ``of`` as of a block."""
+
+    slot: int
+    value: float
+    chain: tuple[Arith, ...]
+    of: RowScales | None
 
 
 class Block(NamedTuple):
     """A strided set of elements with one origin.
 
-    ``slot``: which source, or :data:`CONSTANT`, and then ``value``; ``src``: element offset in the source; ``dst``:
-    element offset in the tensor, in row-major order; ``dims``: (steps, dst stride, src stride), by descending dst
-    stride, joined where they continue each other; ``chain``: arithmetic, first step first.
+    ``slot``: which source, or :data:`CONSTANT`, and then ``value``, or :data:`COMPUTED`, and then ``of``; ``src``:
+    element offset in the source; ``dst``: element offset in the tensor, in row-major order; ``dims``: (steps, dst
+    stride, src stride), by descending dst stride, joined where they continue each other; ``chain``: arithmetic, first
+    step first; ``operands``: what its steps take beside, at places that ``src`` and the src strides hold too (see
+    :mod:`converter.operands`).
     """
 
     slot: int
@@ -34,11 +47,18 @@ class Block(NamedTuple):
     dst: int
     dims: Dims
     chain: tuple[Arith, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    of: RowScales | None = None
 
     @property
     def size(self) -> int:
         """Elements of the block."""
         return count(self.dims)
+
+    @property
+    def first(self) -> Block:
+        """The block as it lies in its own source, without the places of its operands."""
+        return self._replace(src=place_of(self.src, 0), dims=dims_of(self.dims, 0)) if self.operands else self
 
 
 @dataclass(frozen=True)
@@ -135,6 +155,47 @@ class Virtual:
         """Add one arithmetic step to every element."""
         return Virtual(self.shape, tuple(b._replace(chain=(*b.chain, step)) for b in self.blocks))
 
+    def renumber(self, number: Callable[[int, RowScales | None], int]) -> Virtual:
+        """Give every origin but constants the slot that ``number`` says for its slot and ``of``."""
+
+        def new(slot: int, of: RowScales | None) -> int:
+            return slot if slot == CONSTANT else number(slot, of)
+
+        def block(b: Block) -> Block:
+            operands = tuple(o._replace(slot=new(o.slot, o.of), of=None) for o in b.operands)
+            return b._replace(slot=new(b.slot, b.of), of=None, operands=operands)
+
+        return Virtual(self.shape, tuple(map(block, self.blocks)))
+
+    def scale_rows(self, kind: str, factors: Virtual) -> Virtual:
+        """Let each row of a matrix take its factor: every element of ``factors`` is used for one row, and all are."""
+        check_exact(factors)
+        width = self.shape[1]
+        pieces: list[Block] = []
+        for factor, run in runs(factors.blocks):
+            assert not factor.operands, "a factor has one origin"
+            operand = Operand(factor.slot, factor.value, factor.chain, factor.of)
+            for b in self.slice(0, run[0], run[0] + run[1]).blocks:
+                chain = (*b.chain, Arith(kind, operand=len(b.operands)))
+                for dst, src, dims in beside_rows(b, width, run, len(b.operands) + 1):
+                    made = Block(b.slot, b.value, src, dst + run[0] * width, dims, chain, (*b.operands, operand), b.of)
+                    pieces.append(made)
+        return Virtual(self.shape, merge(pieces))
+
+    def row_scales(self, largest: float) -> Virtual:
+        """Give a factor for each row of a matrix, which somebody has to compute when there are data."""
+        n = self.shape[0]
+        dims = ((n, 1, 1),) if n > 1 else ()
+        return Virtual((n,), (Block(COMPUTED, 0.0, 0, 0, dims, of=RowScales(self, largest)),) if n else ())
+
+
+@dataclass(frozen=True, eq=False)
+class RowScales:
+    """The factors of the rows of a matrix (see :meth:`converter.arrays.Array.row_scales`), before there are data."""
+
+    value: Virtual
+    largest: float
+
 
 def check_exact(virtual: Virtual) -> None:
     """Check that the blocks cover each element once, at a cost per block; raises AssertionError otherwise."""
@@ -190,14 +251,15 @@ def _last(block: Block) -> int:
 def _relay(
     block: Block, lengths: Sequence[int], box: Sequence[tuple[int, int]], strides: Sequence[int], base: int
 ) -> Iterable[Block]:
-    slot, value, src, dst, dims, chain = block
-    for at, start, new in relay(dst, src, dims, lengths, box, strides):
-        yield Block(slot, value, start, at + base, new, chain)
+    for at, start, new in relay(block.dst, block.src, block.dims, lengths, box, strides):
+        yield Block(block.slot, block.value, start, at + base, new, block.chain, block.operands, block.of)
 
 
 def _join(a: Block, b: Block, apart: bool) -> Block | None:
     """Make one block of two if that can be done by lengthening one dim, or, if ``apart``, by adding one."""
     if a.slot != b.slot or a.chain != b.chain or not _same(a.value, b.value) or b.src < a.src:
+        return None
+    if a.operands != b.operands or a.of is not b.of:
         return None
     longer = _longer(a.dims, b.dims, b.dst - a.dst, b.src - a.src)
     if longer is None:

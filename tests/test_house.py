@@ -20,8 +20,10 @@ FLOORS = {
     "dims": 0,
     "arrays": 0,
     "layout": 0,
+    "operands": 0.1,
     "pool": 0,
     "paths": 0,
+    "shared": 0,
     "errors": 0.1,
     "spec": 0.1,
     "expressions": 0.1,
@@ -36,10 +38,12 @@ FLOORS = {
     "formats": 1,
     "kernels": 1,
     "halves": 1.1,
+    "eighths": 1.1,
     "virtual": 1,
     "values": 1.1,
     "casts": 1.2,
-    "eager": 1.3,
+    "blockwise": 1.3,
+    "eager": 1.4,
     # a map's text
     "yamltree": 2,
     "fields": 2.1,
@@ -52,6 +56,7 @@ FLOORS = {
     "flow": 3,
     "rules": 3.1,
     "readers": 3.1,
+    "implied": 3.2,
     "locality": 3.2,
     "naming": 3.2,
     "equations": 3.3,
@@ -80,7 +85,9 @@ FLOORS = {
     "boxes": 5,
     "packed": 5,
     "moves": 5.1,
-    "lowering": 5.2,
+    "computed": 5.2,
+    "lowering": 5.3,
+    "pieces": 5.1,
     "tiles": 5.2,
     "compare": 5.3,
     # a plan and the data
@@ -107,7 +114,7 @@ FLOORS = {
 
 # Floors inside a package; what is not named stands on top of these.
 INNER = {
-    "ops": {"base": 0, "arithmetic": 1},
+    "ops": {"parameters": 0, "results": 0, "base": 0.5, "arithmetic": 1, "blocks": 1},
     "formats": {
         "text": 0,
         "decode": 0,
@@ -129,12 +136,19 @@ INNER = {
 TOP = 9
 
 # An op and its inverse are two sides of one thing and know each other.
-PAIRS = [{"concat", "split"}, {"stack", "unstack"}, {"pad", "trim"}, {"same", "replicate"}, {"exp", "log"}]
+PAIRS = [
+    {"concat", "split"},
+    {"stack", "unstack"},
+    {"pad", "trim"},
+    {"same", "replicate"},
+    {"exp", "log"},
+    {"dequantize", "quantize"},
+]
 
 # What may import a costly package at module level: modules that are imported late themselves, where data are touched.
 # Anywhere else the first use pays, inside a function.
 AT_IMPORT: dict[str, set[str]] = {
-    "numpy": {"casts", "halves", "eager", "kernels", "tiles", "compare"},
+    "numpy": {"casts", "halves", "eighths", "blockwise", "eager", "kernels", "pieces", "compare"},
     "ml_dtypes": set(),
     "torch": {"live", "live_model", "live_export", "live_write"},
     "jsonschema": set(),

@@ -450,7 +450,37 @@ def tied(g: Ground, k: int) -> Rule:
     return Rule(doc | ({"tied": {"name": "base", "to": "copy"}} if how == "copy" else {}), {})
 
 
-KINDS = (rename, rename, spread, spread, join, part, equal, fill, regex, halved, group, tied)
+def quantised(g: Ground, k: int) -> Rule:
+    """A float8 weight and its scale, which is kept: there and back every bit."""
+    free, shape = free_of(g), g.shape(2, 3)
+    block = [g.draw(st.integers(1, 4)), g.pick(1, 2, 3, shape[-1].text)]
+    grid = [d.n for d in shape]
+    grid[-2:] = (-(-n // (b if isinstance(b, int) else n)) for n, b in zip(grid[-2:], block))
+    swap = {"transpose": [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]}
+    turned, turned_scale, out = (g.pick(True, False) for _ in range(3))
+    before = [*shape[:-2], shape[-1], shape[-2]] if turned else shape
+    weight, scale = g.template(f"r{k}", free, 0, ".weight"), g.template(f"r{k}", free, 0, ".scale")
+    doc: dict[str, Any] = {
+        "from": [
+            {"name": weight, "shape": text_of(before, True)} | ({"ops": [swap]} if turned else {}),
+            {"name": scale} | ({"ops": [swap]} if turned_scale else {}),
+        ],
+        "to": [
+            {"name": g.template(f"s{k}", free, 1, ".w"), "dtype": g.pick("bfloat16", "float32", "float64")}
+            | ({"ops": [swap]} if out else {}),
+            g.template(f"s{k}", free, 1, ".s"),
+        ],
+        "ops": [{"dequantize": {"block": block}}],
+    }
+    tensors = {}
+    for r in condition_free(g, doc, free):
+        tensors[g.render(weight, r, 0)] = g.array("F8_E4M3", before)
+        numbers = np.exp(g.rng.standard_normal(grid) - 5).astype(np.float32)
+        tensors[g.render(scale, r, 0)] = np.ascontiguousarray(numbers.swapaxes(-1, -2) if turned_scale else numbers)
+    return Rule(doc, tensors)
+
+
+KINDS = (rename, rename, spread, spread, join, part, equal, fill, regex, halved, group, tied, quantised)
 
 
 @st.composite
@@ -605,6 +635,22 @@ def computations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, np.ndarray]
         doc = {"from": f"r{k}", "to": f"s{k}", "shape": text_of(shape, True), "ops": [*ops, *steps, *after]}
         rules.append(doc | ({"dtype": {"to": WORDS[target]}} if target else {}))
         tensors[f"r{k}"] = g.array(source, shape, finite=True)
+    for k in range(draw(st.integers(0, 2))):
+        shape = g.shape(2, 3)
+        numbers = [d.n for d in shape]
+        block = [draw(st.integers(1, 4)), draw(st.integers(1, 4))]
+        grid = [*shape[:-2], *(Dim(None, -(-n // b)) for n, b in zip(numbers[-2:], block))]
+        kind, after = g.pick("F8_E4M3", "F8_E5M2"), g.ops(shape, 1)[0]
+        word = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}[kind]
+        if g.pick(True, False):
+            doc = {"from": [{"name": f"q{k}", "shape": text_of(shape, True), "dtype": word}, f"q{k}.s"], "to": f"u{k}"}
+            doc |= {"ops": [{"dequantize": {"block": block}}, *after]}
+            tensors |= {f"q{k}": g.array(kind, shape), f"q{k}.s": g.array("F32", grid, finite=True)}
+        else:
+            doc = {"from": f"q{k}", "to": [{"name": f"u{k}", "dtype": word}, f"u{k}.s"], "shape": text_of(shape, True)}
+            doc |= {"ops": [{"quantize": {"block": block}}]}
+            tensors[f"q{k}"] = g.array(g.pick(*FLOATS), shape, finite=True)
+        rules.append(doc)
     rules += [{"from": f"size.{n}", "to": f"dim.{n}", "shape": n} for n in g.sizes]
     tensors |= {f"size.{n}": g.array("U8", [Dim(n, v)]) for n, v in g.sizes.items()}
     return {"version": 1, "name": "random", "rules": rules}, tensors, draw(st.sampled_from([500, 1 << 20]))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from converter.arrays import Arith
 from converter.layout import covers
+from converter.operands import held, place_of
+from converter.ops.dequantize import Dequantize
 from converter.virtual import CONSTANT, Block, Virtual, check_exact, clip
 
 
@@ -16,14 +18,25 @@ def enumerate_blocks(virtual, sources):
     """Evaluate without any of the code under test but the meaning of a block."""
     out = np.full(prod(virtual.shape), -12345.0)
     seen = np.zeros(prod(virtual.shape), int)
+
+    def arithmetic(values, chain, others):
+        for step in chain:
+            other = step.value if step.operand is None else others[step.operand]
+            values = values + other if step.kind == "add" else values * other
+        return values
+
+    def origin(b, x, k):
+        src = np.array([place_of(b.src, k)])
+        for n, _, ss in b.dims:
+            src = (src[:, None] + np.arange(n) * place_of(ss, k)).reshape(-1)
+        return np.full(len(src), x.value) if x.slot == CONSTANT else sources[x.slot].reshape(-1)[src]
+
     for b in virtual.blocks:
-        dst, src = np.array([b.dst]), np.array([b.src])
-        for n, ds, ss in b.dims:
+        dst = np.array([b.dst])
+        for n, ds, _ in b.dims:
             dst = (dst[:, None] + np.arange(n) * ds).reshape(-1)
-            src = (src[:, None] + np.arange(n) * ss).reshape(-1)
-        values = np.full(len(dst), b.value) if b.slot == CONSTANT else sources[b.slot].reshape(-1)[src]
-        for step in b.chain:
-            values = values + step.value if step.kind == "add" else values * step.value
+        others = [arithmetic(origin(b, x, k + 1), x.chain, ()) for k, x in enumerate(b.operands)]
+        values = arithmetic(origin(b, b, 0), b.chain, others)
         out[dst] = values
         seen[dst] += 1
         assert b.size == len(dst)
@@ -58,6 +71,9 @@ class Numpy:
     def arith(self, step):
         return Numpy(self.a + step.value if step.kind == "add" else self.a * step.value)
 
+    def scale_rows(self, kind, factors):
+        return Numpy(self.a * factors.a[:, None])
+
 
 @st.composite
 def factorisations(draw, total):
@@ -76,7 +92,10 @@ def apply_random(draw, pair, pool):
     """Apply one random operation to both of a (numpy, virtual) pair."""
     real, virtual = pair
     shape = virtual.shape
-    kind = draw(st.sampled_from(["reshape", "transpose", "transpose", "slice", "split", "pad", "concat", "arith"]))
+    kinds = ["reshape", "transpose", "transpose", "slice", "split", "pad", "concat", "arith", "rows"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "rows":
+        return rows_scaled(draw, pair, pool)
     if kind == "reshape":
         new = draw(factorisations(prod(shape)))
         return real.reshape(new), virtual.reshape(new)
@@ -107,6 +126,24 @@ def apply_random(draw, pair, pool):
     if other[1].shape[:axis] + other[1].shape[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
         other = pair
     return real.concat([other[0]], axis), virtual.concat([other[1]], axis)
+
+
+def rows_scaled(draw, pair, pool):
+    """Each row of a matrix times an element of another array, which is no product itself."""
+    total = prod(pair[1].shape)
+    plain = [p for p in pool if not any(b.operands for b in p[1].blocks)]
+    factors = draw(st.sampled_from(plain))
+    have = prod(factors[1].shape)
+    counts = [n for n in range(1, have + 1) if total % n == 0] if total else [0]
+    if not counts or any(len(b.operands) > 1 for b in pair[1].blocks):
+        return pair
+    n = draw(st.sampled_from(counts))
+    start = draw(st.integers(0, have - n))
+    width = total // n if n else draw(st.integers(0, 3))
+    made = []
+    for x, f in zip(pair, factors):
+        made.append(x.reshape((n, width)).scale_rows("multiply", f.reshape((have,)).slice(0, start, start + n)))
+    return tuple(made)
 
 
 @st.composite
@@ -142,6 +179,30 @@ def test_clip_is_a_range_of_the_row_major_order(program, data):
     stop = data.draw(st.integers(start, total))
     blocks = tuple(p for b in virtual.blocks for p in clip(b, start, stop, total))
     assert np.array_equal(enumerate_blocks(Virtual((stop - start,), blocks), sources), real.a.reshape(-1)[start:stop])
+
+
+def test_places_of_several_arrays_travel_as_one_number():
+    for places in ([5, 0, 7], [2**40, -3, 12], [-1, -(2**50), 0], [0, 0, -9]):
+        number = sum(held(p, k) for k, p in enumerate(places))
+        assert [place_of(number, k) for k in range(3)] == places
+        assert [place_of(3 * number, k) for k in range(3)] == [3 * p for p in places]
+
+
+def test_factors_of_blocks_of_a_large_matrix_are_one_block():
+    """The blocks of 128 x 128 of a weight, in a few numbers however large it is; shorter ones at two ends make four."""
+    for shape, count in (((7168, 18432), 1), ((576, 7168), 2), ((70_000, 70_001), 4)):
+        grid = tuple(-(-n // 128) for n in shape)
+        op = Dequantize(128, 128)
+        made = op.scaled("multiply", Virtual.source(0, shape), Virtual.source(1, grid))
+        check_exact(made)
+        assert len(made.blocks) == count
+        assert all(b.first.slot == 0 and b.operands[0].slot == 1 for b in made.blocks)
+
+
+def test_every_factor_is_used_for_one_row():
+    short = Virtual((3,), (Block(1, 0.0, 0, 0, ((2, 1, 1),)),))
+    with pytest.raises(AssertionError, match="exactly once"):
+        Virtual.source(0, (3, 4)).scale_rows("multiply", short)
 
 
 def whole(virtual):

@@ -8,11 +8,13 @@ from converter.folding import closest
 from converter.ops.add import Add
 from converter.ops.base import Op, OpContext, OpError
 from converter.ops.concat import Concat
+from converter.ops.dequantize import Dequantize
 from converter.ops.exp import Exp
 from converter.ops.log import Log
 from converter.ops.multiply import Multiply
 from converter.ops.order import Order
 from converter.ops.pad import Pad
+from converter.ops.quantize import Quantize
 from converter.ops.rearrange import Rearrange
 from converter.ops.replicate import Replicate
 from converter.ops.same import Same
@@ -38,6 +40,8 @@ OPS: tuple[type[Op], ...] = (
     Replicate,
     Same,
     Order,
+    Dequantize,
+    Quantize,
 )
 
 _BY_WORD: dict[str, type[Op]] = {op.word: op for op in OPS if op is not Rearrange}

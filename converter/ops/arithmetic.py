@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from converter.arrays import Arith
 from converter.expressions import Expr, ExpressionError, UnknownName, parse
 from converter.ops.base import Applied, Flow, Fresh, Inferred, Op, OpContext, OpError
+from converter.spec import DTYPES
 
 NUMBER_SCHEMA: dict[str, Any] = {
     "type": ["number", "string"],
@@ -34,6 +35,11 @@ class Elementwise(Op):
     def infer(self, flow: Flow, fresh: Fresh) -> Inferred:
         """Keep the shape."""
         return Inferred(flow, self.turned())
+
+    def objection(self, flow: tuple[frozenset[str], ...]) -> str | None:
+        """Refuse what is no floating tensor."""
+        odd = sorted(d for d in flow[0] if DTYPES[d].kind != "float")
+        return f"is {odd[0]}, arithmetic is done on F64, F32, F16 and BF16 only" if odd else None
 
     def apply(self, families: tuple[Any, ...]) -> Applied[Any]:
         """Compute each member."""

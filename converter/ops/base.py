@@ -14,10 +14,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from converter.arrays import Array
-from converter.dims import Dim, Poly, names, render_shape, substitute
+from converter.dims import Dim, render_shape
+from converter.ops.parameters import inline, open_sizes, put
+from converter.ops.results import Result
 
 Shape = tuple[Dim, ...]
 Fresh = Callable[[str], Dim]
+Dtypes = tuple[tuple[str | None, ...], tuple[str | None, ...]]  # as the terms of either side state them
 
 
 class OpError(ValueError):
@@ -107,12 +110,13 @@ class Applied(Generic[A]):
 @dataclass(frozen=True)
 class OpContext:
     """What parsing an op may need of its rule: sizes that are named in the map, counts of indices, parts on the `to`
-    side.
+    side, dtypes that the terms of either side state.
     """
 
     sizes: frozenset[str] = frozenset()
     counts: Mapping[str, Dim] = ()  # type: ignore[assignment]
     parts: int = 1
+    dtypes: Dtypes = ((), ())
 
     def count(self, index: Any) -> Dim:
         """The count of a declared index; raises OpError."""
@@ -145,6 +149,10 @@ class Op(ABC):
         not fit.
         """
 
+    def complete(self, flow: Flow, fresh: Fresh) -> Flow:
+        """Give values that state no shape the one that follows from the others."""
+        return flow
+
     @abstractmethod
     def apply(self, families: tuple[Family[A], ...]) -> Applied[A]:
         """Move arrays through the op; all sizes that it needs must be numbers."""
@@ -153,6 +161,15 @@ class Op(ABC):
     def argument(self) -> Any:
         """Give the argument as YAML has it, None for the bare word."""
 
+    def results(self, flow: tuple[Result, ...]) -> tuple[Result, ...]:
+        """Say what the values are made of that an op which takes the whole flow makes of it."""
+        first = flow[0]
+        return (first if len(set(flow)) == 1 else Result(frozenset().union(*(r.leaves for r in flow))),)
+
+    def objection(self, flow: tuple[frozenset[str], ...]) -> str | None:
+        """Say why values of these dtypes are not taken, None where they are."""
+        return None
+
     @property
     def exact(self) -> bool:
         """Whether the inverse gives back every bit."""
@@ -160,12 +177,12 @@ class Op(ABC):
 
     def bind(self, known: Mapping[str, int]) -> Self:
         """Put in the sizes that are known."""
-        changes = {f.name: new for f in fields(self) if (new := _bind(old := getattr(self, f.name), known)) is not old}
+        changes = {f.name: new for f in fields(self) if (new := put(old := getattr(self, f.name), known)) is not old}
         return replace(self, **changes) if changes else self
 
     def sizes(self) -> frozenset[str]:
         """Collect the names of the sizes that the op still needs."""
-        return frozenset().union(*(_names(getattr(self, f.name)) for f in fields(self)))
+        return frozenset().union(*(open_sizes(getattr(self, f.name)) for f in fields(self)))
 
     def yaml(self) -> Any:
         """Give the op as a map would have it."""
@@ -174,36 +191,6 @@ class Op(ABC):
 
     def __str__(self) -> str:
         return inline(self.yaml())
-
-
-def inline(value: Any) -> str:
-    """Write plain data as one line of YAML."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {inline(v)}" for k, v in value.items()) + "}" if value else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(inline(v) for v in value) + "]"
-    return str(value)
-
-
-def _bind(value: Any, known: Mapping[str, int]) -> Any:
-    if isinstance(value, Poly):
-        return substitute(value, known)
-    if isinstance(value, Op):
-        return value.bind(known)
-    if isinstance(value, tuple) and value:
-        new = tuple(_bind(v, known) for v in value)
-        return value if all(a is b for a, b in zip(new, value)) else new
-    return value
-
-
-def _names(value: Any) -> frozenset[str]:
-    if isinstance(value, Poly):
-        return names(value)
-    if isinstance(value, Op):
-        return value.sizes()
-    if isinstance(value, tuple):
-        return frozenset().union(*(_names(v) for v in value))
-    return frozenset()
 
 
 # Shared pieces of the ops.

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from converter.dims import Dim
-from converter.ops.base import INDEX_SCHEMA, Applied, Family, Flow, Fresh, Inferred, Op, OpContext, OpError, Value, one
+from converter.ops.base import (
+    INDEX_SCHEMA,
+    Applied,
+    Family,
+    Flow,
+    Fresh,
+    Inferred,
+    Op,
+    OpContext,
+    OpError,
+    Value,
+    one,
+)
+from converter.ops.results import Result
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,10 @@ class Replicate(Op):
         if self.over in dict(value.bound):
             raise OpError(f"index '{self.over}' is bound already")
         return Inferred((Value((*value.bound, (self.over, self.count)), value.shape),), Same(self.over, self.count))
+
+    def results(self, flow: tuple[Result, ...]) -> tuple[Result, ...]:
+        """Make each of what the one is made of."""
+        return super().results(flow) * (self.count if isinstance(self.count, int) else 1)
 
     def apply(self, families: tuple[Any, ...]) -> Applied[Any]:
         """Repeat each member."""

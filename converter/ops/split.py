@@ -27,6 +27,7 @@ from converter.ops.base import (
     parse_dim,
     parse_size,
 )
+from converter.ops.results import Result
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class Split(Op):
             equations = ((part * self.count, have),)
         shape = (*value.shape[:axis], part, *value.shape[axis + 1 :])
         return Inferred((Value(bound, shape),), inverse, equations)
+
+    def results(self, flow: tuple[Result, ...]) -> tuple[Result, ...]:
+        """Make every part of what the whole is made of."""
+        return super().results(flow) * len(self.parts or ())
 
     def apply(self, families: tuple[Family[A], ...]) -> Applied[A]:
         """Cut each member."""
