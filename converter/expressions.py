@@ -76,6 +76,10 @@ class Expr:
         """
         return _evaluate(self._tree, values)
 
+    def holds(self, values: Mapping[str, Value]) -> bool:
+        """Decide whether the value counts as true; raises as :meth:`evaluate`, and ExpressionError for text."""
+        return truth(_evaluate(self._tree, values), self._tree)
+
     def number(self, values: Mapping[str, Value]) -> int:
         """Compute an integer (true counts as 1); raises as :meth:`evaluate`, and ExpressionError for anything else."""
         value = self.evaluate(values)
@@ -182,18 +186,19 @@ def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Value:
         case ast.List():
             return [_evaluate(x, values) for x in node.elts]
         case ast.IfExp():
-            return _evaluate(node.body if _evaluate(node.test, values) else node.orelse, values)
+            test = truth(_evaluate(node.test, values), node.test)
+            return _evaluate(node.body if test else node.orelse, values)
         case ast.BoolOp():
             result: Value = None
             for x in node.values:
                 result = _evaluate(x, values)
-                if bool(result) == isinstance(node.op, ast.Or):
+                if truth(result, x) == isinstance(node.op, ast.Or):
                     return result
             return result
         case ast.UnaryOp():
             operand = _evaluate(node.operand, values)
             if isinstance(node.op, ast.Not):
-                return int(not operand)
+                return int(not truth(operand, node.operand))
             return _number(operand, node) * (-1 if isinstance(node.op, ast.USub) else 1)
         case ast.Subscript():
             return _item(node, values)
@@ -210,6 +215,13 @@ def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Value:
                 raise ExpressionError(f"{ast.unparse(node)} is too large")
             return result
     raise ExpressionError(f"{type(node).__name__} is not part of expressions")
+
+
+def truth(value: Value, node: ast.AST) -> bool:
+    """Decide whether a value counts as true; raises ExpressionError for text, since 'False' would."""
+    if isinstance(value, str):
+        raise ExpressionError(f"{ast.unparse(node)} is {show(value)}, a text, which is neither true nor false")
+    return bool(value)
 
 
 def _number(value: Value, node: ast.AST) -> Any:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from converter.errors import MapError, MismatchError, Origin, Problem
-from converter.expressions import ExpressionError
+from converter.expressions import Expr, ExpressionError, UnknownName
 from converter.facts import Facts
 from converter.forms import Form, ambiguity
 from converter.inputs import Inputs
 from converter.names import IndexValues, Label, Template, TemplateError
 from converter.regexes import compile_pattern
-from converter.rules import Drop, Rule, Ruleset, Term
+from converter.rules import Condition, Drop, Rule, Ruleset, Term
 
 SLACK = 1000  # a count may pass the number of input tensors by this much
 Key = tuple[Label, ...]
@@ -52,6 +53,8 @@ class Matcher:
         self.chosen: dict[int, int] = {}
         self.undecoded: list[tuple[Rule, int, str]] = []
         self._settled: set[int] = set()
+        self._decided: dict[tuple[Any, ...], bool] = {}
+        self._indices_of: dict[str, tuple[str, ...]] = {}
         self._dropped = self._dropped_names()
         self._match_all()
 
@@ -263,15 +266,31 @@ class Matcher:
         for c in rule.conditions:
             if c.expr is None:
                 continue
-            try:
-                value = self.facts.evaluate(c.expr, values)
-            except ExpressionError as e:
-                at = ", ".join(f"{k} = {v!r}" for k, v in values.items())
-                raise MismatchError(
-                    Problem(f"when: {e}" + (f" (at {at})" if at else ""), "size", None, c.origin)
-                ) from None
-            if value is None and c.kind != "form":
-                return None
-            if value is not None and not value:
+            key = (c.expr.text, *[values.get(n) for n in self._asked(c.expr)])
+            if key not in self._decided:
+                value = self._decide(c, values)
+                if value is None and c.kind == "form":
+                    continue
+                if value is None:
+                    return None
+                self._decided[key] = value
+            if not self._decided[key]:
                 return False
         return True
+
+    def _asked(self, expr: Expr) -> tuple[str, ...]:
+        """The indices that an expression depends on: few of a rule's, so that one answer serves many tensors."""
+        if expr.text not in self._indices_of:
+            self._indices_of[expr.text] = tuple(sorted(expr.names & set(self.rules.indices)))
+        return self._indices_of[expr.text]
+
+    def _decide(self, condition: Condition, values: Mapping[str, Label]) -> bool | None:
+        assert condition.expr is not None
+        try:
+            return condition.expr.holds({**self.facts.values, **values})
+        except UnknownName:
+            return None
+        except ExpressionError as e:
+            at = ", ".join(f"{k} = {v!r}" for k, v in values.items())
+            text = f"when: {e}" + (f" (at {at})" if at else "")
+            raise MismatchError(Problem(text, "size", None, condition.origin)) from None

@@ -61,6 +61,8 @@ def invent(rules: Ruleset, settings: Settings) -> Stub:
     Tensors of optional rules are there; tied ones are not, where the side does not store them.
     """
     first = _Inventor(rules, settings, Header({}), conditional=False).stub()
+    if not any(c.name for r in rules.rules for c in r.conditions):
+        return first
     return _Inventor(rules, settings, first.header, conditional=True).stub()
 
 

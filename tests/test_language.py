@@ -722,6 +722,15 @@ def test_expressions_that_fail(lab, when):
     assert "map.yaml:4: " in r.err
 
 
+@pytest.mark.parametrize("when", ["s", "not s", "s and 1", "0 or s", "1 if s else 1"])
+def test_text_is_no_condition(lab, when):
+    """It would count as true whatever it says: what is set as False with a capital letter, for one."""
+    m = f"params: {{s: false}}\nrules: [{{from: a, to: b, when: {when}}}, {{from: c, to: d}}]"
+    says = "map.yaml:4: when: s is 'False', a text, which is neither true nor false"
+    lab.fails(m, {"a": arr(1), "c": arr(1)}, 1, says, flags=("--set", "s=False"))
+    assert lab.convert(m, {"c": arr(1)}, "--set", "s=false")[0].code == int(when in ("not s", "1 if s else 1"))
+
+
 def test_names_share_one_namespace(lab):
     lab.fails("params: {i: 3}\nindices: {i: n}\nrules: [{from: 'x.{i}', to: 'y.{i}'}]", {"x.0": arr(1)}, 2, "map.yaml:")
 
