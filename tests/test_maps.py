@@ -191,7 +191,7 @@ def raw(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def sets(settings: Settings) -> list[str]:
-    return [f"--set={k}={json.dumps(v) if isinstance(v, list) else v}" for k, v in settings.set.items()]
+    return [f"--set={k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings.set.items()]
 
 
 @both_ways
