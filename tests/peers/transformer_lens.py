@@ -45,11 +45,7 @@ def case(
     made = {n: x for n, x in peer.state_dict().items() if n not in buffers}
     given = {n.removeprefix("transformer."): x for n, x in on_disk(model).items()}
     config = {k: v for k, v in model.config.to_dict().items() if k in ASKED}
-    # The peer stores a head that is the embedding too, and from there it comes back as a tensor of its own.
-    back = {**given, "lm_head.weight": made["unembed.W_U"].T} if name == "llama@heads" else None
-    write_case(
-        folder, f"transformerlens/{name}", given, made, peer="transformer-lens", code=[code], config=config, back=back
-    )
+    write_case(folder, f"transformerlens/{name}", given, made, peer="transformer-lens", code=[code], config=config)
 
 
 ASKED = ("n_head", "n_layer", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings")
