@@ -100,7 +100,6 @@ def test_back_is_what_the_peer_makes(case):
 
 
 @each_case
-<<<<<<< HEAD
 def test_a_case_could_tell(case):
     """Values that repeat, or tensors that are alike though nothing says that they are, would hide an exchange."""
     report = forward(case)[1]
@@ -109,15 +108,6 @@ def test_a_case_could_tell(case):
     for name, (dtype, shape, data) in raw(FOLDERS[case] / "from.safetensors").items():
         bits = DTYPES[dtype].bits
         if name in alike or name in report["dropped"] or bits < 8 or len(data) * 8 <= bits:
-=======
-def test_a_case_could_tell(case, tmp_path):
-    """Values that repeat, or tensors that are alike, would hide an exchange; constants are what they are."""
-    seen: dict[bytes, str] = {}
-    _, report = convert(case, FOLDERS[case] / "from.safetensors", tmp_path, back=False)
-    for name, (dtype, shape, data) in raw(FOLDERS[case] / "to.safetensors").items():
-        bits = DTYPES[dtype].bits
-        if name in report["filled"] or bits < 8 or not data or len(data) * 8 == bits:
->>>>>>> 8697d7d (Maps: TransformerLens gpt2 and llama, torch's TransformerEncoder, timm's ViT, Whisper and CLIP of OpenAI)
             continue
         size = bits // 8
         distinct = len({data[i : i + size] for i in range(0, len(data), size)})
