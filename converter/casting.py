@@ -80,8 +80,10 @@ def _one(name: str, dtype: str, stated: Stated) -> str:
         return dtype
     kind, goal = DTYPES[dtype].kind, DTYPES[to].kind
     if kind in ("float8", "packed"):
+        other = ", or `dequantize` it with its scale" if kind == "float8" else ""
         raise CastError(
-            f"{name} is {dtype}, which is not cast to {to} without its scale (state `dtype: keep` to move it as it is)"
+            f"{name} is {dtype}, which is not cast to {to} without its scale "
+            f"(state `dtype: keep` to move it as it is{other})"
         )
     if kind == "float":
         if goal in ("float", "float8") or (stated.named and goal in ("int", "bool")):

@@ -72,7 +72,17 @@ def test_dtype_06_f8_needs_its_scale(case):
     says = ["w: ", "F8_E4M3", "F32", "scale"]
     case.refused(rename % ", dtype: {to: float32}", given, 1, *says)
     case.refused(rename % "", given, 1, *says, flags=("--dtype", "float32"))
-    # There is no way to force it, and the scale is a tensor like any other.
+    # Only a rule that takes the scale too makes numbers of it.
+    scaled = """
+    rules:
+      - from: [w, w_scale_inv]
+        to: v
+        shape: [a b, x y]
+        dtype: {to: float32}
+        ops: [{dequantize: {block: [128, 128]}}]
+    """
+    case.gives(scaled, given, {"v": f32([0.5, 1])})
+    # There is no way to force it otherwise, and the scale is a tensor like any other.
     case.refused("rules: [{from: w, to: v}]", given, 1, "w_scale_inv: unexpected")
 
 
