@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import signal
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +16,7 @@ from converter import __version__
 from converter.errors import ConvertError, Problem, UsageError
 from converter.folding import closest, visible
 from converter.options import Size, settings
+from converter.signals import Interrupted, ending, too_late
 from converter.verbs import check_command, inspect_command, maps_command, stub_command
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
 @click.pass_context
 def convert_command(context: click.Context, /, **options: Any) -> None:
     """Run the main job."""
-    from converter.run import Job, check_output, load_rules, make_settings, plan_open
+    from converter.run import load_rules, make_settings, plan_open
+    from converter.writing import Job, check_output
 
     o = options
     if context.args:
@@ -118,7 +120,7 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
     from dataclasses import replace
 
     from converter.report import make_report
-    from converter.run import check_room, raise_problems, write
+    from converter.writing import check_room, raise_problems, write
 
     try:
         if o["dry_run"] and not o["quiet"]:
@@ -131,6 +133,7 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
             return
         with _progress(plan.output_bytes, o["quiet"]) as advance:
             report = write(plan, checkpoint, replace(job, progress=advance))
+            too_late()
     except ConvertError as e:
         if e.report is not None:
             _save(e.report, o["report_file"])
@@ -143,6 +146,9 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
                 click.echo(line)
         if report.verified:
             click.echo(f"verified: {report.verified}")
+            click.echo(
+                f"sha256: {report.checksum}" + (f" of the sums of {n} files" if (n := len(report.files)) > 1 else "")
+            )
         click.echo(report.summary())
 
 
@@ -203,50 +209,71 @@ VERBS: dict[str, click.Command] = {
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
-    arguments = sys.argv[1:] if argv is None else argv
     if argv is None:
         gc.disable()  # a short-lived process that makes many objects and no cycles worth collecting
+    with ending(restore=argv is not None):
+        try:
+            code = _main(sys.argv[1:] if argv is None else argv)
+        except Interrupted as e:
+            _tell("; ".join(["interrupted", *getattr(e, "__notes__", ())]))
+            code = e.exit_code
+    if argv is None:
+        _flush()
+    sys.exit(code)
+
+
+def _main(arguments: list[str]) -> int:
+    """Run a command and tell what was wrong; returns the exit code."""
     verb = arguments[0] if arguments and arguments[0] in VERBS else None
     command = VERBS[verb] if verb is not None else convert_command
-    signal.signal(signal.SIGTERM, _terminate)
     try:
         command.main(
             arguments[1:] if verb is not None else arguments,
             prog_name=f"convert {verb}" if verb else "convert",
             standalone_mode=False,
         )
-        code = 0
     except click.ClickException as e:
         e.show()
         near = closest(arguments[0], VERBS) if verb is None and arguments else None
         if near is not None and "--map" not in arguments:
-            click.echo(f"did you mean: convert {near}?", err=True)
-        code = 2
+            _tell(f"did you mean: convert {near}?")
+        return 2
     except click.exceptions.Exit as e:
-        code = e.exit_code
+        return e.exit_code
     except ConvertError as e:
-        code = e.exit_code
         _show(e)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        code = 130
+        return e.exit_code
     except BrokenPipeError:
-        code = 3
+        return 3
+    except OSError as e:  # the package turns those of files into its own; what is left are the standard streams
+        _tell(f"cannot write what there is to say: {(e.strerror or str(e)).lower()}")
+        return 3
     except MemoryError:
-        click.echo("out of memory", err=True)
-        code = 3
-    sys.exit(code)
+        _tell("out of memory")
+        return 3
+    return 0
 
 
-def _terminate(signum: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _tell(text: str) -> None:
+    """Write a line to stderr, if it can be written to."""
+    with suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _flush() -> None:
+    """Write out what is held back, here, where nobody is bothered if that fails, and not when the interpreter ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _show(error: ConvertError) -> None:
     from converter.verify import folded
 
     for line in folded(error.problems, LINES):
-        click.echo(line, err=True)
+        _tell(line)
     summary = getattr(error, "summary", None)
     if summary:
-        click.echo(f"nothing was written: {summary}", err=True)
+        _tell(f"nothing was written: {summary}")

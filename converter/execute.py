@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from converter.errors import FormatError, MismatchError, Problem
-from converter.moves import Compare, Copy, Gather, Moves, Produce, Runs, Tile, lower
+from converter.moves import Compare, Copy, Gather, Moves, Runs, Tile
 from converter.pool import Pool
 from converter.shared import Shared
 from converter.transfer import STEP, Ends, Files, Worker
@@ -47,7 +47,7 @@ class CastOverflowError(MismatchError):
 
 
 def execute(
-    produces: Iterable[Produce],
+    moves: Moves,
     compares: Sequence[Compare],
     read_fd: Ends,
     write_fd: Ends,
@@ -57,20 +57,19 @@ def execute(
     allow_overflow: bool = False,
     progress: Callable[[int], None] | None = None,
     name: Callable[[int], str] | None = None,
+    output: str = "the output",
 ) -> Outcome:
-    """Write tensors and compare values.
+    """Run moves and compare values.
 
     ``read_fd`` and ``write_fd`` give the descriptors of input and output files, or what stands for them
     (:class:`converter.transfer.Bytes`), by number (asked often, from all threads); ``name`` the name of an input file
-    for messages. ``jobs``: threads; ``memory``: bytes for the buffers of all of them, at least MIN_MEMORY;
-    ``progress`` is called with bytes just written, one call at a time.
+    for messages, ``output`` is what they call the output. ``jobs``: threads; ``memory``: bytes for the buffers of all
+    of them, at least MIN_MEMORY; ``progress`` is called with bytes just written, one call at a time.
 
-    Raises MismatchError before writing if dtypes cannot be cast; CastOverflowError, a MismatchError, after all is
-    done, if finite values did not fit their dtype and ``allow_overflow`` is false; FormatError if reading or writing
-    fails. What was written then is incomplete.
+    Raises CastOverflowError, a MismatchError, after all is done, if finite values did not fit their dtype and
+    ``allow_overflow`` is false; FormatError if reading or writing fails. What was written then is incomplete.
     """
-    moves = lower(produces)
-    files = Files(read_fd, write_fd, name or (lambda file: f"input file {file}"), moves.nbytes > _cacheable())
+    files = Files(read_fd, write_fd, name or (lambda file: f"input file {file}"), output, moves.nbytes > _cacheable())
     workers = max(1, min(jobs, memory // MIN_MEMORY))
     memory = max(MIN_MEMORY, memory)
     shared = Shared(memory // 16 if _uses_scales(moves, compares) else 0)
@@ -79,7 +78,8 @@ def execute(
     try:
         written = Pool(crew, _tasks(moves, compares, share), progress).run()
     except OSError as error:  # from a caller's read_fd or write_fd
-        raise FormatError(f"cannot read or write: {error}") from error
+        said = (error.strerror or str(error)).lower()
+        raise FormatError(Problem(f"cannot be read or written: {said}", "io", output)) from error
     outcome = _outcome(written, crew, compares)
     problems = [
         Problem(f"{c.overflow} finite values do not fit its dtype", "overflow", tensor)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from converter.dims import Dim
-from converter.ops.base import A, DataCheck, Family, Flow, Fresh, Op, OpError, Value
+from converter.ops.base import A, Applied, DataCheck, Family, Flow, Fresh, Op, OpError, Value
 from converter.ops.results import Result
 
 Stage = tuple[Op, ...]  # one op for each value of the flow, or one op that joins or parts the flow (`joint`)
@@ -106,27 +106,33 @@ def _values(flow: Flow) -> str:
     return "value" if len(flow) == 1 else "values"
 
 
-def apply(chain: Chain, sources: tuple[Family[A], ...]) -> tuple[tuple[Family[A], ...], tuple[DataCheck[A], ...]]:
-    """Move arrays through a chain whose sizes are all numbers: the target families and the checks on the data."""
+def apply(chain: Chain, sources: tuple[Family[A], ...]) -> Applied[A]:
+    """Move arrays through a chain whose sizes are all numbers: the target families, and all checks and books."""
     checks: list[DataCheck[A]] = []
+    gone: list[A] = []
+    more: list[A] = []
+
+    def take(op: Op, families: tuple[Family[A], ...]) -> tuple[Family[A], ...]:
+        done = op.apply(families)
+        checks.extend(done.checks)
+        gone.extend(done.gone)
+        more.extend(done.more)
+        return done.families
 
     def through(ops: tuple[Op, ...], family: Family[A]) -> Family[A]:
         for op in ops:
-            done = op.apply((family,))
-            (family,) = done.families
-            checks.extend(done.checks)
+            (family,) = take(op, (family,))
         return family
 
     families = tuple(through(ops, f) for ops, f in zip(chain.heads, sources))
     for stage in chain.stages:
         if joint(stage[0]):
-            done = stage[0].apply(families)
-            families = done.families
-            checks.extend(done.checks)
+            families = take(stage[0], families)
         else:
             ops = stage * len(families) if len(stage) == 1 else stage
             families = tuple(through((op,), f) for op, f in zip(ops, families))
-    return tuple(through(ops, f) for ops, f in zip(chain.tails, families)), tuple(checks)
+    ended = tuple(through(ops, f) for ops, f in zip(chain.tails, families))
+    return Applied(ended, tuple(checks), tuple(gone), tuple(more))
 
 
 def results(chain: Chain, dtypes: Sequence[str] = ()) -> tuple[Result, ...]:

@@ -8,11 +8,14 @@ integers. All functions here are exact for every input and touch no data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import gcd
+from functools import lru_cache
+from math import gcd, prod
 
 Dim = tuple[int, int, int]
 Dims = tuple[Dim, ...]
 Part = tuple[int, tuple[Dim, ...]]  # along one axis: the first coordinate, and dims whose `dst` counts coordinates
+Strides = tuple[tuple[int, int], ...]  # (steps, stride)
+Piece = tuple[int, Strides]  # the first position of a set, and how it goes on
 
 PRIME = (1 << 61) - 1
 
@@ -34,6 +37,18 @@ def count(dims: Iterable[Dim]) -> int:
     for n, _, _ in dims:
         total *= n
     return total
+
+
+@lru_cache(maxsize=4096)
+def outer(dims: Dims) -> Strides:
+    """Give the steps of a block in the tensor alone."""
+    return tuple((n, ds) for n, ds, _ in dims)
+
+
+@lru_cache(maxsize=4096)
+def inner(dims: Dims) -> Strides:
+    """Give the steps of a block in its source alone."""
+    return tuple((n, ss) for n, _, ss in dims)
 
 
 def span(dims: Iterable[Dim]) -> int:
@@ -161,33 +176,74 @@ def _clip(first: int, src: int, steps: Dims, start: int, stop: int) -> Iterator[
         yield from _clip(first + step * ds, src + step * ss, rest, start, stop)
 
 
-def covers(pieces: Iterable[tuple[int, Iterable[tuple[int, int]]]], total: int) -> bool:
-    """Tell whether (start, (n, stride)...) pieces hold each of ``0..total-1`` exactly once, at a cost per piece.
+def covers(pieces: Iterable[Piece], total: int) -> bool:
+    """Tell whether pieces hold each of ``0..total-1`` exactly once, at a cost per piece.
 
-    Beyond counting, it compares the polynomials ``sum(x**i)`` of both sides at two points modulo a prime of 61 bits
-    (Schwartz-Zippel: two that differ agree at a random point with a chance of total / 2**61).
+    Pieces that are ranges are laid end to end. Those that interleave are counted, and the polynomials ``sum(x**i)`` of
+    both sides are compared at two points modulo a prime of 61 bits (Schwartz-Zippel: two that differ agree at a random
+    point with a chance of total / 2**61).
     """
-    known = [(start, tuple(dims)) for start, dims in pieces]
-    if not total or (len(known) == 1 and known[0] == (0, ((total, 1),) if total > 1 else ())):
-        return not total if not known else bool(total)
-    held = 0
-    for start, dims in known:
-        many, last = 1, start
-        for n, stride in dims:
-            many *= n
-            last += (n - 1) * stride
-        if start < 0 or last >= total:
+    done = end = 0  # below `done` each is held once; from there to `end` reaches a group of pieces that interleave
+    group: list[Piece] = []
+    for start, dims in sorted(pieces):
+        if group and start >= end:
+            if not _fills(group, done, end):
+                return False
+            done, group = end, []
+        if not group and start != done:
             return False
-        held += many
-    return held == total and all(
-        sum(_polynomial(point, start, dims) for start, dims in known) % PRIME == _polynomial(point, 0, ((total, 1),))
-        for point in (1_234_567_890_123_456_789, 987_654_321_098_765_431)
-    )
+        size = _dense(dims) if not group else 0
+        if size:
+            done = end = start + size
+        else:
+            group.append((start, dims))
+            end = max(end, start + 1 + sum((n - 1) * stride for n, stride in dims))
+    return (not group or _fills(group, done, end)) and end == total
 
 
-def _polynomial(x: int, start: int, dims: Iterable[tuple[int, int]]) -> int:
-    """Evaluate the sum of ``x**i`` over the positions of a piece, modulo PRIME."""
-    value = pow(x, start, PRIME)
+def balanced(pieces: Iterable[Piece], again: Iterable[Piece], total: int) -> bool:
+    """Tell whether pieces hold each of ``0..total-1`` once, and what ``again`` holds once more; see :func:`covers`."""
+    return _equal(sorted(pieces), sorted([(0, ((total, 1),)), *again]))
+
+
+def _dense(dims: Strides) -> int:
+    """Give the length of a piece that is one range, in whatever order, and 0 for another."""
+    unit = 1
+    for n, stride in sorted(dims, key=lambda d: d[1]):
+        if stride != unit:
+            return 0
+        unit *= n
+    return unit
+
+
+def _fills(pieces: Sequence[Piece], start: int, stop: int) -> bool:
+    held = sum(prod(n for n, _ in dims) for _, dims in pieces)
+    return held == stop - start and _equal(pieces, [(start, ((stop - start, 1),))])
+
+
+def _equal(one: Sequence[Piece], other: Sequence[Piece]) -> bool:
+    points = (1_234_567_890_123_456_789, 987_654_321_098_765_431)
+    return all(_polynomial(x, one) == _polynomial(x, other) for x in points)
+
+
+def _polynomial(x: int, pieces: Sequence[Piece]) -> int:
+    """Evaluate the sum of ``x**i`` over the positions of pieces, sorted by their starts, modulo PRIME."""
+    total, at, power = 0, 0, 1
+    powers: dict[int, int] = {}
+    factors: dict[Strides, int] = {}
+    for start, dims in pieces:
+        step = start - at
+        if step not in powers:
+            powers[step] = pow(x, step, PRIME)
+        if dims not in factors:
+            factors[dims] = _factor(x, dims)
+        at, power = start, power * powers[step] % PRIME
+        total += power * factors[dims]
+    return total % PRIME
+
+
+def _factor(x: int, dims: Strides) -> int:
+    value = 1
     for n, stride in dims:
         ratio = pow(x, stride, PRIME)
         if ratio == 1:

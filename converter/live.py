@@ -20,8 +20,9 @@ from converter.live_report import LoadReport, show_op
 from converter.live_write import Put, staged, streamed
 from converter.lowering import Lowering
 from converter.report import Report, make_report
-from converter.run import MEMORY, Job, PathLike, Progress, load_rules, make_settings, plan_open, raise_problems, write
+from converter.run import load_rules, make_settings, plan_open
 from converter.spec import DTYPES
+from converter.writing import MEMORY, Job, PathLike, Progress, raise_problems, write
 
 logger = logging.getLogger("converter.live")
 __all__ = ["LoadReport", "export", "load"]

@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
+from converter.accounting import lower_checked
 from converter.casting import widens
 from converter.errors import FormatError, MismatchError, Problem
 from converter.execute import Outcome, execute
 from converter.formats import Checkpoint
-from converter.formats.base import undisturbed
 from converter.live_fit import Fitted
 from converter.live_model import Model, Slot, empty
 from converter.lowering import Lowering
-from converter.run import data_problems
+from converter.signals import undisturbed
 from converter.spec import DTYPES
 from converter.transfer import Memory
 from converter.values import Produce
+from converter.writing import data_problems
 
 BATCH = 64 << 20  # bytes of small tensors that are streamed together
 Refusal = Callable[[Sequence[Problem], Mapping[str, Any]], MismatchError]
@@ -44,8 +45,9 @@ class Put:
         """Read, compute and compare; buffers are those of the numbers of the produces' files."""
         compares = self.fitted.compares(self.lowering) if compare else []
         return execute(
-            produces, compares, self.checkpoint.fd, buffers.__getitem__, jobs=self.jobs, memory=self.memory,
-            allow_overflow=True, progress=self.progress if told else None, name=self.checkpoint.name,
+            lower_checked(produces), compares, self.checkpoint.fd, buffers.__getitem__, jobs=self.jobs,
+            memory=self.memory, allow_overflow=True, progress=self.progress if told else None,
+            name=self.checkpoint.name,
         )  # fmt: skip
 
     def check(self, outcome: Outcome, refusal: Refusal) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from converter.accounting import check_books
 from converter.computed import Numbering, reads, with_computed
 from converter.flow import apply
 from converter.formats.text import many_objects
@@ -15,7 +16,7 @@ from converter.ops.base import DataCheck, Family
 from converter.spec import Header, Shape
 from converter.steps import Constant, Names, Plan, Recipe, Step
 from converter.values import Compare, FileSource, PatternSource, Produce, Source
-from converter.virtual import CONSTANT, RowScales, Virtual, check_exact
+from converter.virtual import CONSTANT, RowScales, Virtual
 
 Place = Mapping[str, tuple[int, int]]  # tensor name -> output file number, absolute byte offset
 
@@ -63,14 +64,17 @@ class Lowering:
         self._strided = any(e.strides for e in self.header.tensors.values())
 
     def recipe(self, recipe: Recipe, sources: Sequence[FileSource] = ()) -> Lowered:
-        """Run a recipe's ops on virtual tensors, and account for every element of every output.
+        """Run a recipe's ops on virtual tensors, and account for every element on either side.
 
-        ``sources`` are what it reads, where that may lie in other than row-major order.
+        ``sources`` are what it reads, where that may lie in other than row-major order; the account is made for the
+        recipe as it is where none does.
         """
         strides = tuple(s.strides for s in sources) if self._strided and any(s.strides for s in sources) else ()
         found = self._cache.get((id(recipe), strides))
         if found is not None:
             return found[1]
+        if strides:
+            self.recipe(recipe)
 
         def source(slot: int, shape: Shape) -> Virtual:
             return Virtual.source(slot, shape, strides[slot] if strides else None)
@@ -81,14 +85,13 @@ class Lowering:
             members = prod(n for _, n in operand.bound)
             families.append(Family(operand.bound, tuple(source(slot + m, operand.shape) for m in range(members))))
             slot += members
-        made, checks = apply(recipe.chain, tuple(families))
-        for family in made:
-            for item in family.items:
-                check_exact(item)
+        done = apply(recipe.chain, tuple(families))
+        if not strides:
+            check_books([v.shape for f in families for v in f.items], done)
         numbering = Numbering(slot)
-        outputs = tuple(tuple(map(numbering.virtual, f.items)) for f in made)
-        checks = tuple(replace(c, left=numbering.virtual(c.left), right=numbering.virtual(c.right)) for c in checks)
-        lowered = Lowered(outputs, checks, tuple(numbering.made))
+        outputs = tuple(tuple(map(numbering.virtual, f.items)) for f in done.families)
+        checks = [replace(c, left=numbering.virtual(c.left), right=numbering.virtual(c.right)) for c in done.checks]
+        lowered = Lowered(outputs, tuple(checks), tuple(numbering.made))
         self._cache[id(recipe), strides] = (recipe, lowered)
         return lowered
 

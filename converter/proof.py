@@ -1,34 +1,45 @@
 """`--verify`: the output is read back, turned around, and compared with the input.
 
-Where the way back gives every bit, what comes back is compared with the input's bytes. Where it does not (a cast,
-arithmetic, a one-way op), the output is compared with what the input gives once more.
+Where the way back gives every bit, what comes back is compared with the input, byte for byte, in the dtype of the
+output where that is wider; so is what the way back would leave out, such as padding and replicas. Where it does not (a
+cast that rounds, arithmetic, a one-way op), the output is compared with what the input gives once more.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from itertools import repeat
 from math import prod
+from typing import TYPE_CHECKING
 
 from converter.casting import widens
 from converter.dims import Dim
 from converter.errors import Problem
 from converter.execute import execute
 from converter.flow import Chain, apply, infer, results
-from converter.formats import Layout
+from converter.formats import Layout, Output
+from converter.formats.base import Input, faults
+from converter.formats.shards import INDEX
 from converter.lowering import Lowering, constant
+from converter.moves import Moves
 from converter.ops.base import Family, OpError, Value
 from converter.ops.results import Result
+from converter.pool import Pool
+from converter.report import Written
 from converter.spec import TensorSpec
 from converter.steps import Operand, Plan, Recipe, Step
-from converter.transfer import End, Ends
+from converter.transfer import End, read_file
 from converter.values import Compare, FileSource, Source
-from converter.virtual import Virtual
+from converter.virtual import CONSTANT, Virtual
 
-Fd = Callable[[int], int]
+if TYPE_CHECKING:
+    from converter.compare import Difference
+
+CHUNK = 1 << 20  # bytes that are summed up at a time
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class _Proof:
         return out
 
     def _back(self, step: Step, recipe: Recipe, back: Chain, places: dict[str, FileSource]) -> list[Compare]:
+        """Compare what the way back makes of the outputs with the inputs, and check all that it leaves out."""
         names = [n for group in step.targets for n in group]
         families: list[Family[Virtual]] = []
         slot = 0
@@ -85,13 +97,22 @@ class _Proof:
             count = prod(n for _, n in operand.bound)
             families.append(Family(operand.bound, tuple(Virtual.source(slot + m, operand.shape) for m in range(count))))
             slot += count
-        made, _ = apply(back, tuple(families))
-        sources: list[Source] = [places[n] for n in names]
+        done = apply(back, tuple(families))
+        sources: tuple[Source, ...] = tuple(places[n] for n in names)
         out: list[Compare] = []
+        for check in done.checks:
+            k = next(b.slot for v in (check.left, check.right) for b in v.blocks if b.slot != CONSTANT)
+            out.append(Compare(("check", names[k]), sources[k].dtype, check.left, check.right, sources))
         inputs = [n for group in step.sources for n in group]
-        values = [v for family, operand in zip(made, recipe.inputs) for v in _reordered(family, operand.bound)]
+        values = [v for family, operand in zip(done.families, recipe.inputs) for v in _reordered(family, operand.bound)]
+        whole = True
         for name, value, entry in zip(inputs, values, self.lowering.sources(step.sources)):
-            out.append(Compare(("back", name), entry.dtype, value, entry.virtual(slot), (*sources, entry)))
+            dtype = _widest([entry.dtype, *(sources[b.slot].dtype for b in value.blocks if b.slot != CONSTANT)])
+            if dtype is None or any(b.chain for b in value.blocks):
+                dtype, whole = entry.dtype, False
+            out.append(Compare(("back", name), dtype, value, entry.virtual(slot), (*sources, entry)))
+        if not whole:  # rounding on the way back hides bits of the output
+            out += [replace(c, label=("check", _label(c)[1])) for c in self._again(step, recipe, places)]
         return out
 
     def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
@@ -104,6 +125,11 @@ class _Proof:
                 whole = Virtual.source(len(sources), operand.shape)
                 out.append(Compare(("again", name), operand.dtype, value, whole, (*sources, places[name])))
         return out
+
+
+def _widest(dtypes: Sequence[str]) -> str | None:
+    """The dtype among some that holds the values of all, None where none does."""
+    return next((d for d in dtypes if all(o == d or widens(o, d) for o in dtypes)), None)
 
 
 def _reordered(family: Family[Virtual], bound: tuple[tuple[str, int], ...]) -> list[Virtual]:
@@ -144,15 +170,16 @@ def _holds(recipe: Recipe, made: Result, output: Operand) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a proof found: problems, and how many tensors were compared in which way.
+    """What a proof found: problems, how many tensors were compared in which way, and the files with their checksums.
 
     ``turned``: input tensors that the output gives back bit for bit; ``again``: output tensors that were computed once
     more from the input, since their way back rounds or loses something.
     """
 
     problems: tuple[Problem, ...]
-    turned: int
-    again: int
+    turned: int = 0
+    again: int = 0
+    files: tuple[Written, ...] = ()
 
     def __str__(self) -> str:
         out = [f"{self.turned} input tensors came back from it bit for bit"] if self.turned or not self.again else []
@@ -162,32 +189,70 @@ class Verdict:
         )
 
 
-def prove(
-    plan: Plan, lowering: Lowering, layout: Layout, read_fd: Ends, write_fd: Fd, jobs: int, memory: int
-) -> Verdict:
-    """Read the output back and compare; ``memory`` is bytes, ``jobs`` threads."""
-    problems = [
-        Problem("the header that was read back is not the one that was written", "proof", file.name)
-        for k, file in enumerate(layout.files)
-        if os.pread(write_fd(k), len(file.header_bytes), 0) != file.header_bytes
-    ]
-    proof = _Proof(plan, lowering, layout)
+def prove(plan: Plan, lowering: Lowering, checkpoint: Input, output: Output, jobs: int, memory: int) -> Verdict:
+    """Read the output back from the disk and compare all of it; ``memory`` is bytes, ``jobs`` threads.
+
+    Files are compared with what was laid out: their sizes, headers and index; every tensor with the input. Raises
+    FormatError if anything cannot be read.
+    """
+    made = output.layout
+    output.settle()
+    problems = tuple(_heads(output))
+    if problems:
+        return Verdict(problems)
+    proof = _Proof(plan, lowering, made)
 
     def fd(i: int) -> End:
-        return read_fd(i) if i < proof.inputs else write_fd(i - proof.inputs)
+        return checkpoint.fd(i) if i < proof.inputs else output.fd(i - proof.inputs)
+
+    def name(i: int) -> str:
+        return checkpoint.name(i) if i < proof.inputs else output.name(i - proof.inputs)
 
     compares = proof.compares()
-    outcome = execute((), compares, fd, fd, jobs=jobs, memory=memory, allow_overflow=True)
-    for d in outcome.differences:
-        assert isinstance(d.label, tuple)
-        text = (
-            f"the output, read back, differs from the input ({d.count} of {d.total} elements, first at {list(d.index)})"
-        )
-        problems.append(Problem(text, "proof", str(d.label[1])))
-    turned = sum(1 for c in compares if _way(c) == "back")
-    return Verdict(tuple(problems), turned, len(compares) - turned)
+    outcome = execute(Moves(()), compares, fd, fd, jobs=jobs, memory=memory, allow_overflow=True, name=name)
+    said = "the output, read back, differs from the input"
+    problems = tuple(
+        Problem(f"{said} ({d.count} of {d.total} elements, first at {list(d.index)})", "proof", _label(d)[1])
+        for d in outcome.differences
+    )
+    ways = [_label(c)[0] for c in compares]
+    return Verdict(problems, ways.count("back"), ways.count("again"), () if problems else _checksums(output, jobs))
 
 
-def _way(compare: Compare) -> str:
-    assert isinstance(compare.label, tuple)
-    return str(compare.label[0])
+def _label(found: Compare | Difference) -> tuple[str, str]:
+    assert isinstance(found.label, tuple)
+    return found.label
+
+
+def _heads(output: Output) -> Iterator[Problem]:
+    """Compare what is not data: sizes, headers, the index."""
+    layout = output.layout
+    heads = [(file.name, file.size, file.header_bytes) for file in layout.files]
+    if layout.index is not None:
+        heads.append((INDEX, len(layout.index), layout.index))
+    for k, (name, size, head) in enumerate(heads):
+        fd = output.fd(k)
+        found = os.fstat(fd).st_size
+        if found != size:
+            yield Problem(f"the file that was read back has {found} bytes, {size} were written", "proof", name)
+        elif os.pread(fd, len(head), 0) != head:
+            what = "index" if name == INDEX else "header"
+            yield Problem(f"the {what} that was read back is not the one that was written", "proof", name)
+
+
+def _checksums(output: Output, jobs: int) -> tuple[Written, ...]:
+    """Sum up every byte of every file, some files at a time."""
+    names = [f.name for f in output.layout.files] + ([INDEX] if output.layout.index is not None else [])
+    found: dict[int, Written] = {}
+
+    def sum_up(k: int) -> None:
+        digest, at, buffer = sha256(), 0, memoryview(bytearray(CHUNK))
+        with faults(output.name(k), "cannot be read"):
+            while many := read_file(output.fd(k), buffer, at):
+                digest.update(buffer[:many])
+                at += many
+        found[k] = Written(names[k] if output.layout.directory else "", at, digest.hexdigest())
+
+    tasks = ((0, lambda _, k=k: sum_up(k)) for k in range(len(names)))
+    Pool[None]([None] * min(jobs, len(names)), tasks).run()
+    return tuple(found[k] for k in range(len(names)))

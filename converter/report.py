@@ -56,6 +56,15 @@ class TiedName:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A file that was written and read back: its name in the output folder ("" without one), bytes and SHA-256."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Report:
     """The fate of every name on both sides. Names are those of the files; ``problems`` are the lines that the user
     saw.
@@ -81,10 +90,25 @@ class Report:
     bytes_written: int = 0
     seconds: float = 0.0
     verified: str = ""  # what `--verify` proved, empty without it
+    files: tuple[Written, ...] = ()  # what it read back, the index too
+
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 of the one file that was read back, or of the lines that ``sha256sum`` prints for several."""
+        if len(self.files) < 2:
+            return "".join(f.sha256 for f in self.files)
+        from hashlib import sha256
+
+        return sha256("".join(f"{f.sha256}  {f.name}\n" for f in self.files).encode()).hexdigest()
 
     def to_json(self) -> str:
         """Write the report as JSON."""
-        doc = {**asdict(self), "problems": [str(p) for p in self.problems], "summary": self.summary()}
+        doc = {
+            **asdict(self),
+            "problems": [str(p) for p in self.problems],
+            "checksum": self.checksum,
+            "summary": self.summary(),
+        }
         doc["assumed"], doc["stripped"] = [list(x) for x in self.assumed], [list(x) for x in self.stripped]
         return json.dumps(doc, ensure_ascii=False, indent=1)
 
@@ -178,6 +202,7 @@ def make_report(
     bytes_written: int = 0,
     seconds: float = 0.0,
     verified: str = "",
+    files: tuple[Written, ...] = (),
 ) -> Report:
     """Put together what a plan decided and what a run found; ``casts`` are the counts of casts by destination."""
     fates = plan.fates
@@ -203,6 +228,7 @@ def make_report(
         bytes_written=bytes_written,
         seconds=seconds,
         verified=verified,
+        files=files,
     )
 
 

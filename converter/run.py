@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from converter.errors import FormatError, MapError, MismatchError, Problem, UsageError
-from converter.execute import Outcome, execute
+from converter.errors import FormatError, Problem, UsageError
 from converter.facts import Settings, early_values
-from converter.formats import Layout, Output, check_space, check_target, layout, open_checkpoint
+from converter.formats import open_checkpoint
 from converter.formats.base import Input
 from converter.formats.text import many_objects
-from converter.lowering import Label, Lowering
 from converter.mapfile import load_map, read_map
 from converter.planning import make_plan
 from converter.report import Report, make_report
@@ -24,10 +21,7 @@ from converter.rules import Ruleset
 from converter.spec import parse_dtype
 from converter.steps import Plan as Steps
 from converter.verify import verify
-
-Progress = Callable[[int], None]
-PathLike = str | os.PathLike[str]
-MEMORY = 256 << 20
+from converter.writing import MEMORY, Job, PathLike, Progress, check_planned, raise_problems, write
 
 
 @dataclass(frozen=True)
@@ -65,27 +59,13 @@ class Plan(Steps):
         planned).
         """
         with open_checkpoint(self.input, self.root) as checkpoint:
-            if checkpoint.header.files != self.header.files:
-                raise FormatError(Problem("has changed since it was planned: plan again", "changed", self.input))
+            check_planned(self, checkpoint)
             return write(self, checkpoint, Job(output, max_shard_size, force, verify, jobs, memory, progress))
 
     def __str__(self) -> str:
         from converter.printing import print_plan
 
         return print_plan(self)
-
-
-@dataclass(frozen=True)
-class Job:
-    """How to write: output path, shard size and memory in bytes, threads (None: one for each core, at most 4)."""
-
-    output: PathLike
-    max_shard_size: int | None = None
-    force: bool = False
-    verify: bool = False
-    jobs: int | None = None
-    memory: int = MEMORY
-    progress: Progress | None = None
 
 
 def plan(
@@ -204,94 +184,3 @@ def check_others(plan: Steps) -> None:
         raise FormatError(
             Problem(f"is {what}, not a tensor (the map may drop it)", "other", n) for n, what in left.items()
         )
-
-
-def raise_problems(plan: Plan) -> None:
-    """Raise MismatchError (with the report) if the plan has any problem."""
-    problems = verify(plan)
-    if problems:
-        error = MapError if all(p.kind == "map" for p in problems) else MismatchError
-        raise error(problems, make_report(plan, problems))
-
-
-def write(plan: Plan, checkpoint: Input, job: Job, checks: bool = True) -> Report:
-    """Write a plan whose header checks hold; raises as :meth:`Plan.write`. Without ``checks`` the data may be
-    anything.
-    """
-    begun = time.monotonic()
-    if job.memory < 1 or (job.jobs is not None and job.jobs < 1):
-        raise UsageError(f"jobs is {job.jobs} and memory {job.memory}: both are 1 or more")
-    raise_problems(plan)
-    files = [f.path for f in plan.header.files]
-    made = _layout(plan, job)
-    jobs = job.jobs or min(4, os.cpu_count() or 1)
-    lowering = Lowering(plan.header)
-    read = sum(e.stop - e.start for e in plan.header.tensors.values())
-    memory = min(job.memory, MEMORY + 8 * (read + made.total_size))  # more than this no run could use
-    with Output(job.output, made, job.force, files) as output:
-        produces = lowering.produces(plan, made.place)
-        compares = lowering.compares(plan) if checks else []
-        outcome = execute(
-            produces, compares, checkpoint.fd, output.fd, jobs=jobs, memory=memory, allow_overflow=True,
-            progress=job.progress, name=checkpoint.name,
-        )  # fmt: skip
-        problems = data_problems(plan, outcome)
-        checkpoint.check_unchanged()
-        verdict = None
-        if not problems and job.verify:
-            from converter.proof import prove
-
-            verdict = prove(plan, lowering, made, checkpoint.fd, output.fd, jobs, memory)
-            problems = list(verdict.problems)
-        if problems:
-            raise MismatchError(problems, make_report(plan, problems, outcome.casts, 0, time.monotonic() - begun))
-        output.commit()
-    return make_report(plan, (), outcome.casts, made.total_size, time.monotonic() - begun, str(verdict or ""))
-
-
-def _layout(plan: Plan, job: Job) -> Layout:
-    begins = plan.header.files[0].data_start if plan.header.files else 0
-    return layout(plan.outputs, plan.metadata, job.max_shard_size, begins)
-
-
-def check_room(plan: Plan, job: Job) -> None:
-    """Refuse what writing refuses before its first byte, headers past the limit and too little disk: FormatError."""
-    made = _layout(plan, job)
-    if job.output:
-        check_space(check_target(os.fspath(job.output), made.directory, True), made.size)
-
-
-def check_output(job: Job, header_files: list[str]) -> None:
-    """Refuse an output that could not be written, before anything else is done; raises UsageError and FormatError."""
-    check_target(os.fspath(job.output), job.max_shard_size is not None, job.force, header_files)
-
-
-def data_problems(plan: Steps, outcome: Outcome) -> list[Problem]:
-    """Turn what the data showed into problems: differences, values that do not fit."""
-    out: list[Problem] = []
-    for d in outcome.differences:
-        label = d.label
-        assert isinstance(label, Label)
-        index = [i + (label.start if k == label.axis else 0) for k, i in enumerate(d.index)]
-        at = (
-            f"{d.count} of {d.total} {'element' if d.total == 1 else 'elements'}, first at "
-            f"{index}: {d.left} and {d.right}"
-        )
-        out.append(Problem(f"{label.what.format(other=label.other)} ({at})", "data", label.name, label.step.origin))
-    origins = {n: s.origin for s in plan.steps for n in s.target_names()}
-    specs = {s.name: s for s in plan.outputs}
-    for name, counts in outcome.casts.items():
-        dtype = specs[name].dtype
-        if counts.inexact:
-            text = (
-                f"{counts.inexact} {'value is' if counts.inexact == 1 else 'values are'} not exact "
-                f"in {dtype}, and whole numbers are never rounded"
-            )
-            out.append(Problem(text, "cast", name, origins[name]))
-        if counts.overflow and not plan.allow_overflow:
-            text = (
-                f"{counts.overflow} {'value does' if counts.overflow == 1 else 'values do'} not "
-                f"fit {dtype} (--allow-overflow lets {'it' if counts.overflow == 1 else 'them'} pass)"
-            )
-            out.append(Problem(text, "overflow", name, origins[name]))
-    return out

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
+from zlib import crc32
 
 Shape = tuple[int, ...]
 
@@ -115,12 +116,28 @@ class TensorEntry(NamedTuple):
         return TensorSpec(self.name, self.dtype, self.shape)
 
 
+class Head(NamedTuple):
+    """Bytes of a file that were read: where they begin, how many they are, and their CRC-32."""
+
+    start: int
+    size: int
+    crc: int
+
+    @classmethod
+    def of(cls, start: int, *parts: bytes) -> Head:
+        """Sum up bytes that begin at ``start``."""
+        crc = 0
+        for part in parts:
+            crc = crc32(part, crc)
+        return cls(start, sum(map(len, parts)), crc)
+
+
 @dataclass(frozen=True)
 class FileStamp:
     """A file of an input as planning saw it: path, size in bytes, mtime in ns, and where its data section begins.
 
     ``decode`` names what is done to its bytes as they are read (see :mod:`converter.formats.decode`); a file that is
-    read in two ways counts as two.
+    read in two ways counts as two. ``head`` is the range of bytes that planning read, with its checksum.
     """
 
     path: str
@@ -128,6 +145,7 @@ class FileStamp:
     mtime_ns: int
     data_start: int
     decode: str = ""
+    head: Head | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +154,8 @@ class Header:
 
     ``tensors`` are in the order of their bytes, file by file. ``notes`` are remarks for the user that are no errors
     (a stray weight file beside the index, a total_size that disagrees). ``others`` are entries that are no tensors,
-    with what they are: they stand among the tensors, empty, and must be dropped by name.
+    with what they are: they stand among the tensors, empty, and must be dropped by name. ``index`` is the file that
+    says which tensors are taken from which file, where there is one.
     """
 
     tensors: Mapping[str, TensorEntry]
@@ -144,3 +163,4 @@ class Header:
     files: tuple[FileStamp, ...] = ()
     notes: tuple[str, ...] = ()
     others: Mapping[str, str] = field(default_factory=dict)
+    index: FileStamp | None = None

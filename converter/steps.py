@@ -162,9 +162,11 @@ class Plan:
         made = {n for s in steps for n in s.target_names()}
         every = {o.name for o in self.outputs}
         tied = tuple(t for t in self.fates.tied if t.alias is not None and t.alias[1] in made)
+        read = {n for s in steps for n in s.source_names()}
+        header = replace(self.header, tensors={n: e for n, e in self.header.tensors.items() if n in read})
         metadata = {k: v for k, v in self.metadata.items() if v in made or v not in every}
         outputs = tuple(o for o in self.outputs if o.name in made)
-        return replace(self, steps=steps, outputs=outputs, metadata=metadata, fates=Fates(tied=tied))
+        return replace(self, header=header, steps=steps, outputs=outputs, metadata=metadata, fates=Fates(tied=tied))
 
     def to_json(self) -> str:
         """Write the plan as JSON: steps with their ops, outputs, metadata, fates, sizes."""

@@ -23,9 +23,10 @@ from converter.matching import Matcher
 from converter.planning import make_plan
 from converter.recipes import Recipes
 from converter.rules import Rule, Ruleset
-from converter.run import Job, plan_open, write
+from converter.run import plan_open
 from converter.spec import DTYPES, Header, TensorEntry, TensorSpec
 from converter.steps import Constant, Plan
+from converter.writing import Job, write
 
 CHUNK = 1 << 20  # elements that are invented at a time
 LOCAL = 5  # the size of a dim that is local to a rule

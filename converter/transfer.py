@@ -29,10 +29,17 @@ def by_sendfile(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: in
         return os.sendfile(dst, src, src_offset, nbytes)
 
 
+class WriteError(OSError):
+    """What went wrong in a copy was the writing."""
+
+
 def by_memory(src: int, src_offset: int, dst: int, dst_offset: int, nbytes: int) -> int:
-    """Copy through a small buffer."""
+    """Copy through a small buffer; raises WriteError, and OSError where reading fails."""
     data = os.pread(src, min(nbytes, BOUNCE), src_offset)
-    _write(dst, memoryview(data), dst_offset)
+    try:
+        _write(dst, memoryview(data), dst_offset)
+    except OSError as error:
+        raise WriteError(error.errno, error.strerror) from error
     return len(data)
 
 
@@ -121,11 +128,19 @@ class Files:
     """The open files of one run, by number, and what is known about copying between them.
 
     ``read_fd`` and ``write_fd`` give the descriptor of an input or output file; ``name`` gives the name of an input
-    file for messages; ``forget``: the output is not to stay in the page cache. Safe to use from several threads.
+    file for messages, ``output`` is that of the output; ``forget``: the output is not to stay in the page cache. Safe
+    to use from several threads.
     """
 
-    def __init__(self, read_fd: Ends, write_fd: Ends, name: Callable[[int], str], forget: bool = False) -> None:
-        self.read_fd, self.write_fd, self.name = read_fd, write_fd, name
+    def __init__(
+        self,
+        read_fd: Ends,
+        write_fd: Ends,
+        name: Callable[[int], str],
+        output: str = "the output",
+        forget: bool = False,
+    ) -> None:
+        self.read_fd, self.write_fd, self.name, self.output = read_fd, write_fd, name, output
         self._writeback = Writeback(forget)
         self._methods: dict[tuple[int, int], int] = {}
 
@@ -153,7 +168,7 @@ class Files:
             else:
                 end.write(buffer, offset)
         except OSError as error:
-            raise self._failed("write", "the output", error) from error
+            raise self._failed("written", self.output, error) from error
         if isinstance(end, int):
             self._writeback.wrote(end, offset, offset + len(buffer), len(buffer))
 
@@ -179,7 +194,7 @@ class Files:
                 _write(end, buffer[at : at + step], start)
                 at += step
         except OSError as error:
-            raise self._failed("write", "the output", error) from error
+            raise self._failed("written", self.output, error) from error
         self._writeback.wrote(end, starts[0], starts[-1] + step, len(buffer))
 
     def copy(self, src_file: int, src_offset: int, dst_file: int, dst_offset: int, nbytes: int) -> None:
@@ -205,7 +220,9 @@ class Files:
                 many = COPIES[method](src, src_offset + done, dst, dst_offset + done, min(STEP, nbytes - done))
             except OSError as error:
                 if method + 1 == len(COPIES):
-                    raise self._failed("copy", self.name(src_file), error) from error
+                    if isinstance(error, WriteError):
+                        raise self._failed("written", self.output, error) from error
+                    raise self._failed("read", self.name(src_file), error) from error
                 self._methods[src, dst] = max(method + 1, self._methods.get((src, dst), 0))
                 continue
             if not many:
@@ -233,4 +250,4 @@ class Files:
         )
 
     def _failed(self, what: str, subject: str, error: OSError) -> FormatError:
-        return FormatError(Problem(f"cannot {what}: {error.strerror or error}", what, subject))
+        return FormatError(Problem(f"cannot be {what}: {(error.strerror or str(error)).lower()}", "io", subject))

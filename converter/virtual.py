@@ -15,7 +15,7 @@ from math import copysign, prod
 from typing import NamedTuple
 
 from converter.arrays import Arith
-from converter.layout import Dim, Dims, count, covers, normalise, relay
+from converter.layout import Dim, Dims, count, covers, normalise, outer, relay
 from converter.operands import beside_rows, dims_of, place_of, runs
 
 CONSTANT = -1
@@ -197,11 +197,15 @@ class RowScales:
     largest: float
 
 
-def check_exact(virtual: Virtual) -> None:
-    """Check that the blocks cover each element once, at a cost per block; raises AssertionError otherwise."""
-    pieces = ((b.dst, tuple((n, ds) for n, ds, _ in b.dims)) for b in virtual.blocks)
-    if not covers(pieces, prod(virtual.shape)):
-        raise AssertionError(f"the blocks do not cover each element of {list(virtual.shape)} exactly once")
+def made_once(value: Virtual) -> bool:
+    """Tell whether the blocks of a value are each of its elements once, at a cost per block."""
+    return covers(((b.dst, outer(b.dims)) for b in value.blocks), prod(value.shape))
+
+
+def check_exact(value: Virtual) -> None:
+    """Check that the blocks of a value are each of its elements once; raises AssertionError otherwise."""
+    if not made_once(value):
+        raise AssertionError(f"the blocks do not cover each element of {list(value.shape)} exactly once")
 
 
 def clip(block: Block, start: int, stop: int, total: int) -> Iterable[Block]:

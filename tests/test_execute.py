@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_virtual import apply_random
 
-from converter import boxes, execute, moves, tiles, transfer
+from converter import accounting, boxes, execute, moves, tiles, transfer
 from converter.arrays import Arith
 from converter.casts import convert
 from converter.eager import Eager
@@ -38,7 +38,7 @@ def tight(memory):
         (moves, "GATHER_BYTES"): 64,
         (moves, "ACROSS_BYTES"): 8,
         (moves, "RUN_ELEMENTS"): 4,
-        (execute, "lower"): partial(moves.lower, run_bytes=24),
+        (accounting, "lower"): partial(moves.lower, run_bytes=24),
         (boxes, "BOX_BYTES"): 64,
         (boxes, "CACHE_BYTES"): 512,
         (boxes, "CALL_BYTES"): 32,
@@ -78,7 +78,9 @@ class Disk:
 
     def run(self, produces, compares=(), **options):
         options = {"jobs": 1, "memory": 64 << 20, "allow_overflow": True} | options
-        return execute.execute(produces, compares, self.fds.__getitem__, lambda _: self.out, **options)
+        return execute.execute(
+            accounting.lower_checked(produces), compares, self.fds.__getitem__, lambda _: self.out, **options
+        )
 
     def close(self):
         for fd in (*self.fds, self.out):
@@ -248,11 +250,12 @@ def test_copies_need_no_numpy(disk):
     a, _ = simple(disk)
     code = f"""
 import sys
+from converter.accounting import lower_checked
 from converter.execute import execute
 from converter.moves import FileSource, Produce
 from converter.virtual import Virtual
 produce = Produce("a", 0, 0, "F32", Virtual.source(0, (300, 200)), (FileSource(0, 3, "F32", (300, 200)),))
-execute([produce], [], lambda _: {disk.fds[0]}, lambda _: {disk.out})
+execute(lower_checked([produce]), [], lambda _: {disk.fds[0]}, lambda _: {disk.out})
 assert "numpy" not in sys.modules and "ml_dtypes" not in sys.modules
 """
     root = os.path.dirname(os.path.dirname(execute.__file__))
@@ -266,7 +269,7 @@ def test_errors_of_the_system_are_the_projects(disk, monkeypatch):
     real = disk.out
     disk.out = os.open("/dev/full", os.O_WRONLY)
     for value in (ta, ta.transpose((1, 0))):
-        with pytest.raises(FormatError, match="No space left on device"):
+        with pytest.raises(FormatError, match="the output: cannot be written: no space left on device"):
             disk.run([disk.place("a", "F32", value)], jobs=2)
     os.close(disk.out)
     disk.out = real
@@ -274,10 +277,10 @@ def test_errors_of_the_system_are_the_projects(disk, monkeypatch):
     def broken(*_):
         raise OSError(errno.EIO, "Input/output error")
 
-    with pytest.raises(FormatError, match="cannot read or write"):
-        execute.execute([disk.place("a", "F32", ta)], [], broken, lambda _: disk.out)
+    with pytest.raises(FormatError, match="cannot be read or written"):
+        execute.execute(moves.lower([disk.place("a", "F32", ta)]), [], broken, lambda _: disk.out)
     monkeypatch.setattr(os, "preadv", broken)
-    with pytest.raises(FormatError, match="input file 0: cannot read: Input/output error"):
+    with pytest.raises(FormatError, match="input file 0: cannot be read: input/output error"):
         disk.run([disk.place("a", "F32", ta.transpose((1, 0)))])
 
 
@@ -452,7 +455,7 @@ def test_an_error_in_one_thread_stops_the_others(disk):
 
     compare = Compare(1, "F32", ta, ta, tuple(disk.sources))
     with pytest.raises(FormatError, match="gone"):
-        execute.execute([disk.place("a", "F32", ta)] * 50, [compare], fail, lambda _: disk.out, jobs=4)
+        execute.execute(moves.lower([disk.place("a", "F32", ta)] * 50), [compare], fail, lambda _: disk.out, jobs=4)
 
 
 def test_memory_is_bounded(disk, monkeypatch):

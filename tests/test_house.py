@@ -28,6 +28,7 @@ FLOORS = {
     "spec": 0.1,
     "expressions": 0.1,
     "writeback": 0,
+    "signals": 0,
     "transfer": 0.2,
     "casting": 0.2,
     "names": 0.2,
@@ -85,6 +86,7 @@ FLOORS = {
     "boxes": 5,
     "packed": 5,
     "moves": 5.1,
+    "accounting": 5.15,
     "computed": 5.2,
     "lowering": 5.3,
     "pieces": 5.1,
@@ -95,6 +97,7 @@ FLOORS = {
     "report": 6,
     "printing": 6,
     "proof": 6.1,
+    "writing": 6.5,
     # the ways in
     "run": 7,
     "checking": 7,
@@ -129,7 +132,7 @@ INNER = {
         "shards": 3,
         "locate": 4,
         "target": 4,
-        "swap": 4,
+        "swap": 3.5,
         "output": 5,
     },
 }

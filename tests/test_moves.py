@@ -167,8 +167,8 @@ def test_boxes_cover_a_block_once_within_the_limit(shape, axes, limit):
     assert prod(box) * 12 <= max(limit, 12)
     pieces = list(walk(block.dims, box)) if prod(shape) // prod(box) < 2000 else []
     if pieces:
-        assert covers([(dst, [(n, ds) for n, ds, _ in dims]) for dst, _, dims in pieces], prod(shape))
-        assert covers([(src, [(n, ss) for n, _, ss in dims]) for _, src, dims in pieces], prod(shape))
+        assert covers([(dst, tuple((n, ds) for n, ds, _ in dims)) for dst, _, dims in pieces], prod(shape))
+        assert covers([(src, tuple((n, ss) for n, _, ss in dims)) for _, src, dims in pieces], prod(shape))
 
 
 def test_a_large_transpose_reads_and_writes_long_runs():

@@ -555,9 +555,9 @@ def evaluate(plan: Any, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]
         groups = [
             Family(o.bound, tuple(Eager(tensors[n]) for n in g)) for o, g in zip(step.recipe.inputs, step.sources)
         ]
-        made, checks = apply(step.recipe.chain, tuple(groups))
-        assert all(c.left.array.tobytes() == c.right.array.tobytes() for c in checks)
-        for operand, family, names in zip(step.recipe.outputs, made, step.targets, strict=True):
+        done = apply(step.recipe.chain, tuple(groups))
+        assert all(c.left.array.tobytes() == c.right.array.tobytes() for c in done.checks)
+        for operand, family, names in zip(step.recipe.outputs, done.families, step.targets, strict=True):
             for x, n in zip(family.items, names, strict=True):
                 dtype = DTYPES[operand.dtype]
                 out[n] = x.array if x.array.dtype == dtype else x.array.astype(dtype)

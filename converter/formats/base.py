@@ -5,19 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
 import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from converter.errors import FormatError, Problem
 from converter.formats.decode import Decoded
 from converter.formats.text import show
-from converter.spec import FileStamp, Header
+from converter.spec import FileStamp, Head, Header
 from converter.transfer import End
 
 HEAD = 512  # bytes that tell what a file is
@@ -166,14 +164,20 @@ class Checkpoint:
         return tuple(self.fd(i) for i in range(len(self.header.files)))
 
     def check_unchanged(self) -> None:
-        """Raise FormatError if size or modification time of any file is not what it was when the header was read."""
-        for i, stamp in enumerate(self.header.files):
-            with faults(stamp.path, "cannot be read"):
-                found = Path(stamp.path).stat()
-            self._compare(stamp, found)
-            fd = self._files.peek(i)
-            if fd is not None:
-                opened = os.fstat(fd)
+        """Raise FormatError if any file, the index too, is not what it was when the header was read.
+
+        What is looked at: size, modification time, the bytes that the header was read from, and whether the file at
+        the path is still the one that is open.
+        """
+        index = self.header.index
+        for i, stamp in enumerate((*self.header.files, *([index] if index is not None else []))):
+            with open_regular(stamp.path) as (fd, found):
+                self._compare(stamp, found)
+                if stamp.head is not None:
+                    _compare_head(stamp, stamp.head, fd)
+            used = self._files.peek(i)
+            if used is not None:
+                opened = os.fstat(used)
                 self._compare(stamp, opened)
                 if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino):
                     raise bad(stamp.path, "was replaced while it was in use", "changed")
@@ -196,6 +200,11 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _compare_head(stamp: FileStamp, head: Head, fd: int) -> None:
+    if Head.of(head.start, read_exactly(stamp.path, fd, head.size, head.start)) != head:
+        raise bad(stamp.path, "was changed while it was in use: its header is another", "changed")
 
 
 @contextmanager
@@ -249,26 +258,3 @@ def foreign(head: bytes) -> str | None:
 def is_text(head: bytes) -> bool:
     """Tell whether a file's first bytes are text: the length field of a safetensors file has zero bytes."""
     return len(head) >= 8 and all(c > 31 or c in b"\t\r\n" for c in head[:HEAD])
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold back SIGINT and SIGTERM until a step that must not be cut in two is done.
-
-    They are then handled as they would have been. In threads other than the main one, which get no signals, nothing
-    changes.
-    """
-    held: list[int] = []
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = [(kind, signal.signal(kind, lambda number, _: held.append(number))) for kind in kinds]
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for kind, handler in before:
-            signal.signal(kind, handler if handler is not None else signal.SIG_DFL)
-        for number in held:
-            signal.raise_signal(number)

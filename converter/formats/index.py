@@ -15,18 +15,19 @@ from converter.errors import FormatError, Problem
 from converter.formats.base import bad, foreign, open_regular, read_exactly
 from converter.formats.text import TextError, brief, count, listing, parse_object, show
 from converter.paths import path_fault
-from converter.spec import FileStamp, Header, TensorEntry
+from converter.spec import FileStamp, Head, Header, TensorEntry
 
 MAX_INDEX = 100_000_000  # bytes
 
 
 @dataclass(frozen=True)
 class WeightIndex:
-    """An index: its path, the file of each tensor, and the declared sum of tensor bytes (any JSON value)."""
+    """An index: its path, the file of each tensor, the declared sum of tensor bytes (any JSON value), and its stamp."""
 
     path: str
     weight_map: Mapping[str, str]
     total_size: object = None
+    stamp: FileStamp | None = None
 
     @property
     def folder(self) -> Path:
@@ -56,7 +57,8 @@ def read_index(path: str) -> WeightIndex:
         raise bad(path, "the index has no weight_map")
     weight_map = _weight_map(path, doc["weight_map"])
     about = doc.get("metadata")
-    return WeightIndex(path, weight_map, about.get("total_size") if isinstance(about, dict) else None)
+    stamp = FileStamp(path, found.st_size, found.st_mtime_ns, 0, head=Head.of(0, data))
+    return WeightIndex(path, weight_map, about.get("total_size") if isinstance(about, dict) else None, stamp)
 
 
 def _weight_map(path: str, value: object) -> dict[str, str]:
@@ -105,7 +107,7 @@ def read_shards(index: WeightIndex, read_header: Callable[[str], Header]) -> Hea
         others |= {n: what for n, what in header.others.items() if index.weight_map.get(n) == name}
         files += header.files
     notes = (*(n for h in headers for n in h.notes), *_left_out(index, names, headers), *_size_note(index, tensors))
-    return Header(tensors, metadata, tuple(files), notes, others)
+    return Header(tensors, metadata, tuple(files), notes, others, index.stamp)
 
 
 def _is_absent(path: Path) -> bool:

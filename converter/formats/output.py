@@ -12,12 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from converter.formats.base import Descriptors, bad, faults, undisturbed
+from converter.formats.base import Descriptors, bad, faults
 from converter.formats.shards import INDEX, Layout
-from converter.formats.staging import Claim, allocate, claim, lock_folder, sync_folder, write_all
-from converter.formats.swap import publish, recover
+from converter.formats.staging import Claim, allocate, claim, lock_folder, make_file, sync_folder, write_all
+from converter.formats.swap import publish, recover, unfinished
 from converter.formats.target import Target, check_target
 from converter.formats.text import show
+from converter.signals import undisturbed
 
 
 class Output:
@@ -35,6 +36,7 @@ class Output:
         self._force, self._inputs = force, tuple(inputs)
         self._claim: Claim | None = None
         self._held: int | None = None
+        self.committed = False
         self._paths: list[Path] = []
         self._files = Descriptors((), os.O_RDWR, "cannot be written")
 
@@ -47,6 +49,7 @@ class Output:
                 with faults(self.path, "cannot be written"):
                     for i, file in enumerate(self.layout.files):
                         self._start(i, file.header_bytes, file.size)
+                    self._start_index()
         except BaseException:
             self._discard()
             raise
@@ -61,7 +64,8 @@ class Output:
         if target.directory and target.exists:
             self._held = lock_folder(target.path, self.path)
             if os.path.lexists(target.sibling):
-                claim(target.sibling, True, self.path, lambda: recover(target.sibling, target.path)).release()
+                left = claim(target.sibling, True, self.path, lambda: recover(target.sibling, target.path))
+                left.release([target.sibling])
             self._claim = claim(target.within, True, self.path, lambda: recover(target.within, target.path))
         else:
             self._claim = claim(target.sibling, target.directory, self.path)
@@ -69,7 +73,8 @@ class Output:
         if self.target.exists != target.exists:
             raise bad(self.path, "was made or removed by another program just now", "io")
         folder = self._claim.path
-        self._paths = [folder / f.name for f in self.layout.files] if target.directory else [folder]
+        names = [*(f.name for f in self.layout.files), *([INDEX] if self.layout.index is not None else [])]
+        self._paths = [folder / name for name in names] if target.directory else [folder]
         self._files = Descriptors([str(p) for p in self._paths], os.O_RDWR, "cannot be written")
 
     def _start(self, i: int, header: bytes, size: int) -> None:
@@ -82,14 +87,25 @@ class Output:
         if len(self._paths) > 1:
             self._files.close(i)
 
+    def _start_index(self) -> None:
+        if self.layout.index is not None:
+            make_file(self._paths[-1], self.layout.index)
+
     def fd(self, i: int) -> int:
-        """Give a descriptor of file ``i`` of the layout, for reading and writing; offsets are those of the layout."""
+        """Give a descriptor of file ``i`` of the layout, for reading and writing; offsets are those of the layout.
+
+        The index, if there is one, comes after these files.
+        """
         return self._files.get(i)
+
+    def name(self, i: int) -> str:
+        """Name file ``i`` as it will be: by the path that was asked for."""
+        return str(Path(self.path) / self._paths[i].name) if self.target.directory else self.path
 
     @property
     def fds(self) -> tuple[int, ...]:
         """Descriptors of all files, parallel to ``layout.files``."""
-        return tuple(self.fd(i) for i in range(len(self._paths)))
+        return tuple(self.fd(i) for i in range(len(self.layout.files)))
 
     def finish(self, i: int) -> None:
         """Sync file ``i`` to disk and close it: optional, it keeps few files open and spreads the syncing."""
@@ -97,8 +113,20 @@ class Output:
             os.fsync(self.fd(i))
             self._files.close(i)
 
+    def settle(self) -> None:
+        """Sync all files and let the system forget them, so that what is read next comes from the disk."""
+        for i in range(len(self._paths)):
+            with faults(self.path, "cannot be written"):
+                os.fsync(self.fd(i))
+            if hasattr(os, "posix_fadvise"):
+                with suppress(OSError):
+                    os.posix_fadvise(self.fd(i), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def commit(self) -> None:
-        """Make everything durable and put it in place; raises FormatError, with what was there before untouched."""
+        """Make everything durable and put it in place; raises FormatError, with what was there before untouched.
+
+        ``committed`` tells, also if this is interrupted, whether the output is in place.
+        """
         assert self._claim is not None
         if self.target.mode is not None and not self.target.directory:
             with suppress(OSError):  # a file system without modes has none to keep
@@ -111,23 +139,15 @@ class Output:
             else:
                 self._check_still_free()
                 self._claim.path.replace(self.target.path)
+            self.committed = True
             sync_folder(self.target.path.parent)
         self._discard()
 
     def _publish(self, staging: Path) -> None:
-        """Write the index and move the whole set."""
-        target, index = self.target, self.layout.index
-        names = [f.name for f in self.layout.files]
-        if index is not None:
-            names.append(INDEX)
-            fd = os.open(staging / INDEX, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                write_all(fd, index, 0)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        """Move the whole set."""
+        target = self.target
         sync_folder(staging)
-        publish(staging, target.path, target.sibling, names, target.old)
+        publish(staging, target.path, target.sibling, [p.name for p in self._paths], target.old)
 
     def _check_still_free(self) -> None:
         if not (self._force or self.target.exists) and os.path.lexists(self.target.path):
@@ -138,7 +158,10 @@ class Output:
             self._files.close()
             if self._claim is not None:
                 held, self._claim = self._claim, None
-                held.release(*((self.target.sibling,) if self.target.directory else ()))
+                places = {held.path, self.target.sibling} if self.target.directory else {held.path}
+                # Files of an old set that could not be put back wait there for the next run.
+                waiting = self.target.directory and any(unfinished(p, self.target.path).taken for p in places)
+                held.release(() if waiting and not self.committed else places)
             if self._held is not None:
                 os.close(self._held)
                 self._held = None
@@ -146,7 +169,11 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._discard()
+        try:
+            self._discard()
+        except BaseException:  # an interrupt before it had begun
+            self._discard()
+            raise
 
 
 def check_space(target: Target, needed: int) -> None:

@@ -14,7 +14,7 @@ from operator import itemgetter
 from converter.errors import FormatError, Problem, UsageError
 from converter.formats.base import HEAD, bad, foreign, is_text, open_regular, read_exactly
 from converter.formats.text import TextError, brief, count, listing, many_objects, parse_object, show
-from converter.spec import DTYPES, FileStamp, Header, Shape, TensorEntry
+from converter.spec import DTYPES, FileStamp, Head, Header, Shape, TensorEntry
 
 MAX_HEADER = 100_000_000  # bytes, the reference's own limit
 METADATA = "__metadata__"
@@ -57,8 +57,9 @@ def read_header(path: str) -> Header:
         size = found.st_size
         length = _header_length(path, size, read_exactly(path, fd, min(size, HEAD), 0))
         text = read_exactly(path, fd, length, 8)
+    head = Head.of(0, length.to_bytes(8, "little"), text)
     with many_objects():
-        return _parse(FileStamp(path, size, found.st_mtime_ns, 8 + length), text)
+        return _parse(FileStamp(path, size, found.st_mtime_ns, 8 + length, head=head), text)
 
 
 def _parse(stamp: FileStamp, text: bytes) -> Header:

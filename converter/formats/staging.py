@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -35,9 +35,9 @@ class Claim:
     path: Path
     fd: int
 
-    def release(self, *moved: Path) -> None:
-        """Give up the lock, and remove the temporary if it is still at its path or one that it may have moved to."""
-        for path in (self.path, *moved):
+    def release(self, places: Iterable[Path]) -> None:
+        """Remove the temporary, if it is at one of some places, and give up the lock."""
+        for path in places:
             with suppress(OSError):
                 if _is_at(self.fd, path):
                     remove(path)
@@ -134,6 +134,16 @@ def write_all(fd: int, data: bytes, offset: int) -> None:
     while view:
         done = os.pwrite(fd, view, offset)
         view, offset = view[done:], offset + done
+
+
+def make_file(path: Path, data: bytes) -> None:
+    """Make a small file that is on the disk when this returns; raises OSError, also if it is there already."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(fd, data, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def sync_folder(path: Path) -> None:

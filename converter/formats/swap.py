@@ -2,30 +2,33 @@
 
 POSIX has no rename of many files, so in order of preference:
 
-1. The output folder is not there, or is empty: one rename of the folder.
-2. File names of the old and the new set clash (the same number of shards, say): the new folder, with hard links to
-   every other file of the old one, is exchanged with it in one step (``renameat2``). Not where the folder has
-   sub-folders, is a mount point or the current folder, or the system cannot.
-3. Else file by file. Without a clash the old set is whole until the one rename that switches (the index, or
-   ``model.safetensors``), and goes afterwards. With a clash the old index goes first and the new one comes last, so a
-   crash between leaves files that no loader takes for a checkpoint, never a mixture that one does.
+1. The output folder is not there, or is empty: one rename of the folder. One file that replaces no other: one rename.
+2. The new folder, with hard links to every other file of the old one, is exchanged with it in one step
+   (``renameat2``). Not where the folder has sub-folders, is a mount point or the current folder, or the system cannot.
+3. Else file by file. If no file names of the old and the new set clash, the old set is whole until the one rename that
+   switches (the index, or ``model.safetensors``), and goes afterwards. If they do (the same number of shards, say), the
+   old index goes first and the new one comes last, so a crash between leaves files that no loader takes for a
+   checkpoint, never a mixture that one does.
 
-Each step of 3 is a rename, old files wait in the temporary folder, and a failure undoes all of it in reverse. A run
-that was killed there is undone by the next one (:func:`recover`).
+Each step of 3 is a rename, old files wait in the temporary folder, a journal there says which files are new, and a
+failure undoes all of it in reverse. A run that was killed there is undone by the next one (:func:`recover`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from converter.formats.shards import INDEX, SINGLE
-from converter.formats.staging import exchange, sync_folder
+from converter.formats.staging import exchange, make_file, sync_folder
 
 _OLD = "old"  # in the temporary folder: files of the old set, while the step by step way is under way
 _DONE = "done"  # the same, once the new set is whole
+_JOURNAL = "new.json"  # the inode of each file of the new set by its name, written before the first step
 
 
 def publish(staging: Path, target: Path, sibling: Path, new: Sequence[str], old: Sequence[str]) -> None:
@@ -37,19 +40,49 @@ def publish(staging: Path, target: Path, sibling: Path, new: Sequence[str], old:
         staging.rename(target)
         return
     others = sorted({entry.name for entry in target.iterdir()} - {staging.name} - set(old))
-    if (_clash(new, old) or not (old or others)) and _step_out(staging, target, sibling):
+    in_one_step = len(new) == 1 and set(old) <= set(new) and bool(old or others)
+    if not in_one_step and _step_out(staging, target, sibling):
         staging = sibling
         if _swap(staging, target, others, old):
             return
     _Merge(staging, target).run(new, old)
 
 
-def recover(staging: Path, target: Path) -> None:
-    """Put back what a run that was killed between two steps took from ``target``."""
+@dataclass(frozen=True)
+class Unfinished:
+    """What a run that was killed between two steps did to a folder: names of files it took away, and put there."""
+
+    taken: frozenset[str] = frozenset()
+    put: frozenset[str] = frozenset()
+
+
+def unfinished(staging: Path, target: Path) -> Unfinished:
+    """Look at what a killed run left in its temporary folder; a file counts as put there if it is the very same."""
     waiting = staging / _OLD
-    if waiting.is_dir() and target.is_dir():
-        for path in waiting.iterdir():
-            path.replace(target / path.name)
+    if staging.is_symlink() or waiting.is_symlink() or not waiting.is_dir() or not target.is_dir():
+        return Unfinished()
+    taken = frozenset(path.name for path in waiting.iterdir())
+    put = set()
+    with suppress(OSError, ValueError, AttributeError):
+        for name, inode in json.loads((staging / _JOURNAL).read_text(encoding="utf-8")).items():
+            with suppress(FileNotFoundError):
+                if Path(name).name == name and (target / name).lstat().st_ino == inode:
+                    put.add(name)
+    return Unfinished(taken, frozenset(put))
+
+
+def recover(staging: Path, target: Path) -> None:
+    """Undo what a run that was killed between two steps did to ``target``, so that it may be killed itself.
+
+    The index goes first, if it is the new one, and comes last, if it is the old one.
+    """
+    left = unfinished(staging, target)
+    if INDEX in left.put:
+        (target / INDEX).unlink()
+    for name in sorted(left.taken, key=lambda name: name == INDEX):
+        (staging / _OLD / name).replace(target / name)
+    for name in left.put - left.taken - {INDEX}:
+        (target / name).unlink()
 
 
 def _clash(new: Sequence[str], old: Sequence[str]) -> bool:
@@ -124,6 +157,9 @@ class _Merge:
         first = [INDEX] if _clash(new, old) and INDEX in old else []
         replaced = [name for name in new if name in old and name not in first]
         last = sorted(set(old).difference(new), key=lambda name: (name not in (INDEX, SINGLE), name))
+        journal = {name: (self.staging / name).lstat().st_ino for name in new}
+        make_file(self.staging / _JOURNAL, json.dumps(journal).encode())
+        sync_folder(self.staging)
         self.waiting.mkdir()
         try:
             for name in first:
@@ -138,9 +174,11 @@ class _Merge:
             self.waiting.rename(self.staging / _DONE)
         except BaseException:
             for now, was in reversed(self.done):
-                if not os.path.lexists(was):
-                    with suppress(FileNotFoundError):
+                with suppress(OSError):  # what cannot be put back now is left where the next run looks for it
+                    if not os.path.lexists(was):
                         now.replace(was)
+                    elif os.path.samestat(now.lstat(), was.lstat()):  # a second link, and nothing has replaced it yet
+                        now.unlink()
             raise
 
     def _move(self, name: str, source: Path, goal: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from converter.errors import ConvertError, Problem, UsageError
@@ -14,6 +14,7 @@ from converter.formats.base import bad, faults
 from converter.formats.index import read_index
 from converter.formats.safetensors import SAFETENSORS
 from converter.formats.shards import INDEX, SHARD, SINGLE
+from converter.formats.swap import unfinished
 from converter.formats.text import listing, show
 
 TEMPORARY = "tmp-convert"
@@ -88,17 +89,30 @@ def _check_folder(path: str, force: bool, inputs: Sequence[str]) -> Target:
             raise _refuse(path, "has the suffix of a file, but shards are written to a directory")
         _check_parent(real)
         return Target(path, real, directory=True, exists=False)
-    old = _old_weights(real)
+    target = Target(path, real, directory=True, exists=True)
+    old = _old_weights(target)
     _refuse_inputs(path, [real / name for name in old], inputs)
     if old and any(_inside(real, Path(file)) for file in inputs):
         raise _refuse(path, "the output directory holds the input, whose files would be replaced", "output-is-input")
     if old and not force:
         raise _refuse(path, f"holds weights already: {listing(old, 8)}; --force replaces them", "exists")
-    return Target(path, real, directory=True, exists=True, old=old)
+    return replace(target, old=old)
 
 
-def _old_weights(folder: Path) -> tuple[str, ...]:
-    """Name the weight set that a loader would find: fixed names, shards of that pattern, files that its index names."""
+def _old_weights(target: Target) -> tuple[str, ...]:
+    """Name the weight set that a loader would find: fixed names, shards of that pattern, files that its index names.
+
+    What a killed run left half done counts as undone, which is what happens to it next.
+    """
+    folder = target.path
+    found = _found_weights(folder)
+    for staging in (target.sibling, target.within):
+        left = unfinished(staging, folder)
+        found = (found - left.put) | left.taken
+    return tuple(sorted(found))
+
+
+def _found_weights(folder: Path) -> set[str]:
     names = {entry.name for entry in folder.iterdir()}
     stems = {n: n.removesuffix(".safetensors") for n in names if n.endswith(".safetensors")}
     old = {n for n, stem in stems.items() if (m := SHARD.fullmatch(stem)) and m["stem"] == "model"}
@@ -106,7 +120,7 @@ def _old_weights(folder: Path) -> tuple[str, ...]:
     if INDEX in names:
         with suppress(ConvertError):  # of a broken index, what it would have named stays
             old |= stems.keys() & set(read_index(str(folder / INDEX)).files)
-    return tuple(sorted(n for n in old if not stat.S_ISDIR((folder / n).lstat().st_mode)))
+    return {n for n in old if not stat.S_ISDIR((folder / n).lstat().st_mode)}
 
 
 def _refuse_inputs(path: str, replaced: Iterable[Path], inputs: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from converter.formats.base import bad, faults, read_exactly
 from converter.formats.pickles import PickleError, RefusedError, read_pickle
 from converter.formats.text import show
 from converter.formats.torch_values import Storage, reading
+from converter.spec import Head
 
 MAX_PICKLE = 256 << 20  # bytes of the pickle itself, which holds no tensor data
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -27,11 +28,12 @@ _LOCAL = struct.Struct("<4s22xHH")
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: the object, where the bytes of a storage begin, and whether they are big-endian."""
+    """What a file holds: the object, where the bytes of a storage begin, if they are big-endian, and its pickles."""
 
     value: Any
     locate: Callable[[Storage], int]
     big_endian: bool
+    head: Head
 
 
 def read_contents(path: str, fd: int, size: int) -> Contents:
@@ -72,8 +74,9 @@ def _read_zip(path: str, fd: int, size: int) -> Contents:
         raise bad(path, "is a TorchScript archive, which holds code: save the state_dict() of the module instead")
     archive_ = _Archive(path, fd, size, root, records)
     order = archive_.text("byteorder") if f"{root}byteorder" in records else b"little"
-    value, _ = _parse(path, archive_.text("data.pkl"))
-    return Contents(value, archive_.locate, order.strip() == b"big")
+    pickle = archive_.text("data.pkl")
+    value, _ = _parse(path, pickle)
+    return Contents(value, archive_.locate, order.strip() == b"big", Head.of(archive_.record("data.pkl")[0], pickle))
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,9 @@ def _read_run(path: str, fd: int, size: int, data: bytes) -> Contents:
     keys, at = _parse(path, data, at)
     if type(keys) is not list or type(about) is not dict or not all(k in seen for k in keys):
         raise bad(path, "is no sound pickle of torch.save")
+    head = Head.of(0, data[:at])
     starts = _starts(path, fd, size, [seen[k] for k in keys], at)
-    return Contents(value, lambda storage: starts[storage.key], about.get("little_endian") is False)
+    return Contents(value, lambda storage: starts[storage.key], about.get("little_endian") is False, head)
 
 
 def _starts(path: str, fd: int, size: int, storages: list[Storage], at: int) -> dict[str, int]:

@@ -148,7 +148,8 @@ class _Entries:
         if self.problems:
             raise FormatError(self.problems)
         entries.sort(key=lambda e: (e.start, e.stop))
-        stamps = [FileStamp(self.path, self.size, self.mtime_ns, 0, how) for how in self.decodings or ("",)]
+        head = self.contents.head
+        stamps = [FileStamp(self.path, self.size, self.mtime_ns, 0, how, head) for how in self.decodings or ("",)]
         notes = () if entries else (f"{show(self.path)}: holds no tensors",)
         return Header({e.name: e for e in entries}, {}, tuple(stamps), notes, others)
 

@@ -101,10 +101,16 @@ class DataCheck(Generic[A]):
 
 @dataclass(frozen=True)
 class Applied(Generic[A]):
-    """What `apply` makes: the new families and the checks on the data that it relies on."""
+    """What `apply` makes: the new families and the checks on the data that it relies on.
+
+    For the books: every element that goes in comes out once, but for ``gone``, what is let go, and ``more``, what comes
+    out once more.
+    """
 
     families: tuple[Family[A], ...]
     checks: tuple[DataCheck[A], ...] = ()
+    gone: tuple[A, ...] = ()
+    more: tuple[A, ...] = ()
 
 
 @dataclass(frozen=True)

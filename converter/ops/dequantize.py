@@ -58,7 +58,8 @@ class Dequantize(Blockwise):
         return self.keep
 
     def apply(self, families: tuple[Family[Any], ...]) -> Applied[Any]:
-        """Multiply each member by its scale."""
+        """Multiply each member by its scale, which is used up if it is not kept."""
         weights, scales = families
         made = tuple(self.scaled("multiply", w, s) for w, s in zip(weights.items, scales.items))
-        return Applied((Family(weights.bound, made), scales)[: 1 + self.keep])
+        families = (Family(weights.bound, made), scales)
+        return Applied(families) if self.keep else Applied(families[:1], gone=scales.items)

@@ -62,10 +62,12 @@ class Replicate(Op):
         (family,) = families
         if not isinstance(self.count, int):
             raise OpError(f"the count of '{self.over}' is not known")
+        more = family.items * (self.count - 1) if self.count else ()
+        gone = family.items if not self.count else ()
         if self.over is None:
-            return Applied(families * self.count)
+            return Applied(families * self.count, (), gone, more)
         items = tuple(x for x in family.items for _ in range(self.count))
-        return Applied((Family((*family.bound, (self.over, self.count)), items),))
+        return Applied((Family((*family.bound, (self.over, self.count)), items),), (), gone, more)
 
     def argument(self) -> Any:
         """Give the index."""

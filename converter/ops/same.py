@@ -60,7 +60,7 @@ class Same(Op):
         else:
             bound, groups = families[0].along(self.over)
         checks = tuple(DataCheck("differs", other, g[0]) for g in groups for other in g[1:])
-        return Applied((Family(bound, tuple(g[0] for g in groups)),), checks)
+        return Applied((Family(bound, tuple(g[0] for g in groups)),), checks, tuple(c.left for c in checks))
 
     def argument(self) -> Any:
         """Give the index."""

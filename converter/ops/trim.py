@@ -74,16 +74,17 @@ class Trim(Op):
         (family,) = families
         if not isinstance(self.to, int):
             raise OpError(f"size {self.to} is not known")
-        kept, checks = [], []
+        kept, checks, cut = [], [], []
         for x in family.items:
             axis = axis_of(self.dim, len(x.shape))
             kept.append(x.slice(axis, 0, self.to))
+            gone = x.slice(axis, self.to, x.shape[axis])
+            cut.append(gone)
             if self.checked and self.fill is not None and self.to < x.shape[axis]:
-                gone = x.slice(axis, self.to, x.shape[axis])
                 padding = gone.slice(axis, 0, 0).pad(axis, gone.shape[axis], self.fill)
                 what = f"padding from {self.to} on axis {axis} is not all {self.fill:g}"
                 checks.append(DataCheck(what, gone, padding, axis, self.to))
-        return Applied((Family(family.bound, tuple(kept)),), tuple(checks))
+        return Applied((Family(family.bound, tuple(kept)),), tuple(checks), tuple(cut))
 
     def argument(self) -> Any:
         """Give axis, size and constant."""
