@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from converter.errors import FormatError, Problem
 from converter.formats.text import many_objects
@@ -112,11 +112,10 @@ def lower_checked(produces: Sequence[Produce], space: Space | None = None) -> Mo
 def check_space(produces: Iterable[Produce], space: Space) -> None:
     """Check that tensors fill the data of their files; raises FormatError."""
     ends = {file: start for file, (start, _) in space.items()}
-    for p in sorted(produces, key=attrgetter("file", "offset")):
-        size = nbytes(p.dtype, p.value.shape)
-        if ends.get(p.file) != p.offset:
-            raise _refused(f"{p.name} would be at byte {p.offset} of a file that is filled to {ends.get(p.file)}")
-        ends[p.file] += size
+    for file, at, size, name in sorted((p.file, p.offset, nbytes(p.dtype, p.value.shape), p.name) for p in produces):
+        if ends.get(file) != at:
+            raise _refused(f"{name} would be at byte {at} of a file that is filled to {ends.get(file)}")
+        ends[file] += size
     for file, (_, stop) in space.items():
         if ends[file] != stop:
             raise _refused(f"the tensors of file {file + 1} end at byte {ends[file]}, its data at {stop}")

@@ -181,10 +181,12 @@ def test_constants_are_told_apart_by_their_bits():
     ],
 )
 def test_tensors_fill_their_file(offsets, space, says):
+    """And an empty one stands between two others, whatever the order."""
     sources = (FileSource(0, 0, "F32", (10,)),)
     value = Virtual.source(0, (10,))
     produces = [Produce(n, 0, at, "F32", value, sources) for n, at in zip("ab", offsets)]
     if says is None:
+        produces += [Produce("empty", 0, at, "F32", Virtual.constant(0.0, (0, 7)), ()) for at in offsets]
         assert lower_checked(produces, space).nbytes == 80
         return
     with pytest.raises(FormatError, match=says):
