@@ -65,7 +65,10 @@ class _Proof:
         return {s.name: s for s in self.plan.outputs}
 
     def compares(self) -> list[Compare]:
-        """Every comparison; a label is the way (`back` or `again`) and the name of the tensor."""
+        """Every comparison; a label is the way and the name of the tensor.
+
+        The ways are `back` (`rounds`, if arithmetic is part of it), `again`, and `check` for what is compared beside.
+        """
         out: list[Compare] = []
         places = dict(zip(self.specs, self.written(tuple(self.specs))))
         backs: dict[int, Chain | None] = {}
@@ -91,28 +94,24 @@ class _Proof:
     def _back(self, step: Step, recipe: Recipe, back: Chain, places: dict[str, FileSource]) -> list[Compare]:
         """Compare what the way back makes of the outputs with the inputs, and check all that it leaves out."""
         names = [n for group in step.targets for n in group]
-        families: list[Family[Virtual]] = []
-        slot = 0
-        for operand in recipe.outputs:
-            count = prod(n for _, n in operand.bound)
-            families.append(Family(operand.bound, tuple(Virtual.source(slot + m, operand.shape) for m in range(count))))
-            slot += count
-        done = apply(back, tuple(families))
         sources: tuple[Source, ...] = tuple(places[n] for n in names)
-        out: list[Compare] = []
-        for check in done.checks:
-            k = next(b.slot for v in (check.left, check.right) for b in v.blocks if b.slot != CONSTANT)
-            out.append(Compare(("check", names[k]), sources[k].dtype, check.left, check.right, sources))
+        done = apply(back, _families(recipe.outputs))
         inputs = [n for group in step.sources for n in group]
         values = [v for family, operand in zip(done.families, recipe.inputs) for v in _reordered(family, operand.bound)]
-        whole = True
+        out: list[Compare] = []
+        rounds = False
         for name, value, entry in zip(inputs, values, self.lowering.sources(step.sources)):
             dtype = _widest([entry.dtype, *(sources[b.slot].dtype for b in value.blocks if b.slot != CONSTANT)])
             if dtype is None or any(b.chain for b in value.blocks):
-                dtype, whole = entry.dtype, False
-            out.append(Compare(("back", name), dtype, value, entry.virtual(slot), (*sources, entry)))
-        if not whole:  # rounding on the way back hides bits of the output
+                dtype, rounds = entry.dtype, True
+            out.append(Compare(("back", name), dtype, value, entry.virtual(len(sources)), (*sources, entry)))
+        if rounds:
+            # Rounding hides bits of the output. Where all of them are right, what does not come back is the op's loss.
+            out = [replace(c, label=("rounds", _label(c)[1])) for c in out]
             out += [replace(c, label=("check", _label(c)[1])) for c in self._again(step, recipe, places)]
+        for check in done.checks:
+            k = next(b.slot for v in (check.left, check.right) for b in v.blocks if b.slot != CONSTANT)
+            out.append(Compare(("check", names[k]), sources[k].dtype, check.left, check.right, sources))
         return out
 
     def _again(self, step: Step, recipe: Recipe, places: dict[str, FileSource]) -> list[Compare]:
@@ -125,6 +124,17 @@ class _Proof:
                 whole = Virtual.source(len(sources), operand.shape)
                 out.append(Compare(("again", name), operand.dtype, value, whole, (*sources, places[name])))
         return out
+
+
+def _families(operands: Sequence[Operand]) -> tuple[Family[Virtual], ...]:
+    """The tensors of some terms as sources, numbered one after the other."""
+    out: list[Family[Virtual]] = []
+    slot = 0
+    for operand in operands:
+        count = prod(n for _, n in operand.bound)
+        out.append(Family(operand.bound, tuple(Virtual.source(slot + m, operand.shape) for m in range(count))))
+        slot += count
+    return tuple(out)
 
 
 def _widest(dtypes: Sequence[str]) -> str | None:
@@ -197,9 +207,9 @@ def prove(plan: Plan, lowering: Lowering, checkpoint: Input, output: Output, job
     """
     made = output.layout
     output.settle()
-    problems = tuple(_heads(output))
-    if problems:
-        return Verdict(problems)
+    heads = tuple(_heads(output))
+    if heads:
+        return Verdict(heads)
     proof = _Proof(plan, lowering, made)
 
     def fd(i: int) -> End:
@@ -211,12 +221,13 @@ def prove(plan: Plan, lowering: Lowering, checkpoint: Input, output: Output, job
     compares = proof.compares()
     outcome = execute(Moves(()), compares, fd, fd, jobs=jobs, memory=memory, allow_overflow=True, name=name)
     said = "the output, read back, differs from the input"
-    problems = tuple(
-        Problem(f"{said} ({d.count} of {d.total} elements, first at {list(d.index)})", "proof", _label(d)[1])
-        for d in outcome.differences
-    )
+    problems = []
+    for d in outcome.differences:
+        text = f"{said} ({d.count} of {d.total} elements, first at {list(d.index)})"
+        problems.append(Problem(text, "lost" if _label(d)[0] == "rounds" else "proof", _label(d)[1]))
     ways = [_label(c)[0] for c in compares]
-    return Verdict(problems, ways.count("back"), ways.count("again"), () if problems else _checksums(output, jobs))
+    turned = ways.count("back") + ways.count("rounds")
+    return Verdict(tuple(problems), turned, ways.count("again"), () if problems else _checksums(output, jobs))
 
 
 def _label(found: Compare | Difference) -> tuple[str, str]:

@@ -129,7 +129,8 @@ class _Run:
         verdict = prove(self.plan, self.lowering, self.checkpoint, self.output, jobs, memory)
         self.checkpoint.check_unchanged()
         if verdict.problems:
-            raise FormatError(verdict.problems, self._report(verdict.problems, outcome))
+            error = MismatchError if all(p.kind == "lost" for p in verdict.problems) else FormatError
+            raise error(verdict.problems, self._report(verdict.problems, outcome))
         return outcome.casts, verdict
 
     def _report(self, problems: Sequence[Problem], outcome: Outcome) -> Report:

@@ -16,6 +16,7 @@ from converter.formats import Output
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 E = {"e": arr(3, 2, start=1)}
+F8 = {"w": np.arange(1, 7).reshape(2, 3).astype(ml_dtypes.float8_e4m3fn), "s": arr(1, 2, start=2)}
 PLAIN = "rules: [{from: e, to: E, shape: v d}]"
 
 # For each way in which an output can come about: a map, an input, flags, and what the proof says of it.
@@ -75,6 +76,20 @@ CASES = {
         E,
         [],
         "1 output tensor was computed again",
+    ),
+    "dequantize": (
+        "rules: [{from: [w, s], to: W, shape: [r c, p q], dtype: {from: float8_e4m3fn, to: bfloat16},"
+        " ops: [{dequantize: {block: [2, 2]}}]}]",
+        F8,
+        [],
+        "1 output tensor was computed again",
+    ),
+    "dequantize and keep the scale": (
+        "rules: [{from: [w, s], to: [W, {name: S, dtype: keep}], shape: [r c, p q],"
+        " dtype: {from: float8_e4m3fn, to: bfloat16}, ops: [{dequantize: {block: [2, 2]}}]}]",
+        F8,
+        [],
+        "2 input tensors came back",
     ),
     "fill": (
         "rules: [{from: e, to: E, shape: v d}, {to: m, shape: v v, fill: causal_mask, dtype: bool},"
