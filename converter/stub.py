@@ -20,6 +20,7 @@ from converter.implied import implied_dtype, implied_shapes
 from converter.inputs import read_inputs
 from converter.locality import shared_sizes
 from converter.matching import Matcher
+from converter.ops.base import Shape
 from converter.planning import make_plan
 from converter.recipes import Recipes
 from converter.rules import Rule, Ruleset
@@ -82,6 +83,7 @@ class _Inventor:
         self.expander = Expander(self.matcher)
         self.specs: list[TensorSpec] = []
         self.constants: dict[str, Constant] = {}
+        self._known: dict[tuple[int, ...], list[tuple[str | None, tuple[int, ...]]]] = {}
 
     def stub(self) -> Stub:
         for rule in self.rules.rules:
@@ -103,31 +105,42 @@ class _Inventor:
         rule = instance.rule
         if rule.tie is not None and rule.tie.side == rule.side and rule.tie.stores[rule.side] != "copy":
             return
-        known = {
-            **self.facts.numbers,
-            **{f"_#{n}": len(v) for n, v in instance.members.items()},
-            **self._shared(instance),
-        }
-        local = {n: v for t in rule.source for d in t.shape or () for n, v in self._locals(d).items()}
-        shapes = implied_shapes(rule, {**local, **known})
-        for k, (term, group, shape) in enumerate(zip(rule.source, instance.sources, shapes)):
-            if term.shape is None or shape is None:
-                text = "has no shape in the map, so no stub can be made of it"
-                raise MismatchError(Problem(text, "stub", group[0], rule.origin))
-            if any(isinstance(d, int) and d < 0 for d in shape):
-                text = f"shape {render_shape(term.shape)} becomes {render_shape(shape)}: a size is 0 or more"
-                raise MismatchError(Problem(text, "stub", group[0], rule.origin))
-            if any(isinstance(d, Poly) for d in shape):
-                unknown = sorted(n for d in shape for n in names(d))[0]
-                text = (
-                    f"shape {render_shape(term.shape)}: {unknown} is not known (give the map an "
-                    f"`example`, or --set {unknown}=...)"
-                )
-                raise MismatchError(Problem(text, "stub", group[0], rule.origin))
+        for group, (dtype, shape) in zip(instance.sources, self._kinds(instance)):
             for name in group:
-                self._put(
-                    instance, name, implied_dtype(self.rules, rule, k), tuple(d for d in shape if isinstance(d, int))
-                )
+                self._put(instance, name, dtype, shape)
+
+    def _kinds(self, instance: Instance) -> list[tuple[str | None, tuple[int, ...]]]:
+        """The dtype and shape of the tensors of each term; instances of a rule without local sizes share them."""
+        rule = instance.rule
+        counts = {f"_#{n}": len(v) for n, v in instance.members.items()}
+        key = (rule.number, *counts.values())
+        if key in self._known and not rule.local:
+            return self._known[key]
+        known = {**self.facts.numbers, **counts, **self._shared(instance)}
+        local = {n: v for t in rule.source for d in t.shape or () for n, v in self._locals(d).items()}
+        out: list[tuple[str | None, tuple[int, ...]]] = []
+        for k, shape in enumerate(implied_shapes(rule, {**local, **known})):
+            self._check(instance, k, shape)
+            numbers = tuple(d for d in shape or () if isinstance(d, int))
+            out.append((implied_dtype(self.rules, rule, k), numbers))
+        return self._known.setdefault(key, out)
+
+    def _check(self, instance: Instance, k: int, shape: Shape | None) -> None:
+        """Refuse a shape that is no shape in numbers; raises MismatchError."""
+        stated, group, origin = instance.rule.source[k].shape, instance.sources[k], instance.rule.origin
+        if stated is None or shape is None:
+            text = "has no shape in the map, so no stub can be made of it"
+            raise MismatchError(Problem(text, "stub", group[0], origin))
+        if any(isinstance(d, int) and d < 0 for d in shape):
+            text = f"shape {render_shape(stated)} becomes {render_shape(shape)}: a size is 0 or more"
+            raise MismatchError(Problem(text, "stub", group[0], origin))
+        if any(isinstance(d, Poly) for d in shape):
+            unknown = sorted(n for d in shape for n in names(d))[0]
+            text = (
+                f"shape {render_shape(stated)}: {unknown} is not known (give the map an `example`, or "
+                f"--set {unknown}=...)"
+            )
+            raise MismatchError(Problem(text, "stub", group[0], origin))
 
     def _locals(self, dim: Any) -> dict[str, int]:
         """Invented values for the local sizes of a dim: another one for each name."""
