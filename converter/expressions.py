@@ -1,8 +1,9 @@
 """The small expression language of maps: sizes, conditions and constants, and nothing that could run code.
 
 Integers, strings in quotes, lists, names, indexing, ``+ - * // %``, comparisons, ``and or not in``, ``a if c else b``;
-where ``decimals`` is allowed (fill, add, multiply) also decimal numbers and ``/``. The text is parsed by Python's own
-parser and only these node types are let through, so ``a.b``, calls, powers and comprehensions are refused.
+where ``decimals`` is allowed (fill, add, multiply) also decimal numbers, ``/`` and the square root ``** 0.5``. The text is
+parsed by Python's own parser and only these node types are let through, so ``a.b``, calls, other powers and
+comprehensions are refused.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _BINARY: dict[type[ast.AST], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.FloorDiv: ("//", lambda a, b: a // b),
     ast.Mod: ("%", lambda a, b: a % b),
     ast.Div: ("/", lambda a, b: a / b),
+    ast.Pow: ("**", lambda a, b: a**b),
 }
 _COMPARE: dict[type[ast.AST], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Eq: ("==", lambda a, b: a == b),
@@ -169,6 +171,9 @@ def _check(node: ast.AST, decimals: bool, text: str, depth: int) -> None:
             raise ExpressionError(f"'{text}' has a number that is too large")
     if isinstance(node, ast.Div) and not decimals:
         raise ExpressionError(f"'{text}' has /, use // for sizes")
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        if not decimals or not isinstance(node.right, ast.Constant) or node.right.value != 0.5:
+            raise ExpressionError(f"'{text}' has a power; the only one is ** 0.5, in add, multiply and fill")
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         raise ExpressionError(f"'{text}' has a slice, which expressions do not have")
     for child in ast.iter_child_nodes(node):
@@ -210,6 +215,8 @@ def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Value:
             right = _number(_evaluate(node.right, values), node)
             if symbol in ("/", "//", "%") and not right:
                 raise ExpressionError(f"{ast.unparse(node)} divides by zero")
+            if symbol == "**" and left < 0:
+                raise ExpressionError(f"{ast.unparse(node)} is the square root of {show(left)}")
             result = compute(left, right)
             if isinstance(result, int) and abs(result) >= 2**63:
                 raise ExpressionError(f"{ast.unparse(node)} is too large")

@@ -270,6 +270,9 @@ def test_number_wants_an_integer(text):
         (".5", 0.5),
         ("d * 0.5", 384.0),
         ("2", 2),
+        ("16 ** 0.5", 4.0),
+        ("(d + 16) ** 0.5", 28.0),
+        ("1 / 4 ** 0.5", 0.5),
     ],
 )
 def test_decimals_where_they_are_allowed(text, value):
@@ -290,6 +293,19 @@ def test_decimals_that_run_over_raise_nothing_foreign(text):
     except ExpressionError:
         return
     assert isinstance(value, float)
+
+
+@pytest.mark.parametrize("text", ["d ** 2", "2 ** d", "d ** -0.5", "9 ** 0.25", "d ** 0.5 ** 0.5", "9 ** (0.5)  ** 2"])
+def test_no_power_but_the_square_root(text):
+    with pytest.raises(ExpressionError, match=r"has a power; the only one is \*\* 0.5"):
+        parse(text, True)
+
+
+def test_a_square_root_is_a_decimal():
+    with pytest.raises(ExpressionError, match="has a power"):
+        parse("d ** 0.5")
+    with pytest.raises(ExpressionError, match="is the square root of -4"):
+        parse("(-4) ** 0.5", True).evaluate({})
 
 
 def test_true_is_one():
