@@ -155,7 +155,6 @@ def main(folder: Path) -> None:
         known = config | ({"num_local_experts": EXPERTS} if sizes.get("experts") else {})
         case(f"megatron/{name}", files, megatron(files, 2, 8), megatron, "Megatron-Bridge", known, flags)
     files = decoder("F32", d=10, q=24, kv=8, f=14) | {"lm_head.weight": array("lm_head.weight", (13, 10))}
-    heads = ["--set", "h=6", "--set", "kv=2"]
-    case("maxtext/llama", maxtext(files, 4), files, maxtext, "MaxText", config, {"forward": [], "reverse": heads})
+    case("maxtext/llama", maxtext(files, 4), files, maxtext, "MaxText", config)
     files = gpt2()
     case("levanter/gpt2", files, levanter(files, 3), levanter, "Levanter", {"n_layer": LAYERS, "n_head": 3})
