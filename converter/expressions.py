@@ -1,8 +1,8 @@
 """The small expression language of maps: sizes, conditions and constants, and nothing that could run code.
 
 Integers, strings in quotes, lists, names, indexing, ``+ - * // %``, comparisons, ``and or not in``, ``a if c else b``;
-where ``decimals`` is allowed (fill, add, multiply) also decimal numbers, ``/`` and the square root ``** 0.5``. The text is
-parsed by Python's own parser and only these node types are let through, so ``a.b``, calls, other powers and
+where ``decimals`` is allowed (fill, add, multiply) also decimal numbers, ``/`` and the square root ``** 0.5``. The text
+is parsed by Python's own parser and only these node types are let through, so ``a.b``, calls, other powers and
 comprehensions are refused.
 """
 
@@ -171,13 +171,16 @@ def _check(node: ast.AST, decimals: bool, text: str, depth: int) -> None:
             raise ExpressionError(f"'{text}' has a number that is too large")
     if isinstance(node, ast.Div) and not decimals:
         raise ExpressionError(f"'{text}' has /, use // for sizes")
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        if not decimals or not isinstance(node.right, ast.Constant) or node.right.value != 0.5:
-            raise ExpressionError(f"'{text}' has a power; the only one is ** 0.5, in add, multiply and fill")
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and not (decimals and _half(node.right)):
+        raise ExpressionError(f"'{text}' has a power; the only one is ** 0.5, in add, multiply and fill")
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         raise ExpressionError(f"'{text}' has a slice, which expressions do not have")
     for child in ast.iter_child_nodes(node):
         _check(child, decimals, text, depth + 1)
+
+
+def _half(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0.5
 
 
 def _evaluate(node: ast.AST, values: Mapping[str, Value]) -> Value:
