@@ -2,6 +2,7 @@
 # make test   everything: lint, types, all tests, in an environment with torch and transformers
 # make lint   ruff and mypy alone
 # make bench  conversions against cp and against what people use today (minutes, 25 GB of disk)
+# make fuzz   hostile files, a minute of each kind (FUZZ='--seconds 600 --seed 7 maps'; --help has more)
 # make peers  the cases of tests/peers again, from other projects' own code (PEERS=litgpt: of some; downloads each of them)
 # make bench-peers  an environment with mergekit for the row of the benchmarks that meets it (downloads it)
 # make clean  remove the environment and what the tools left
@@ -17,7 +18,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-peers peers clean
+.PHONY: demo test lint bench bench-peers fuzz peers clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.core
@@ -28,6 +29,9 @@ test: lint
 
 bench: $(VENV)/.dev
 	$(RUN) benchmarks/bench.py --write
+
+fuzz: $(VENV)/.fuzz
+	cd tests && ../$(RUN) -m fuzz $(FUZZ)
 
 peers:
 	$(PYTHON) tests/peers/make.py $(PEERS)
@@ -57,6 +61,11 @@ $(VENV)/.dev: pyproject.toml Makefile | $(VENV)/bin/pip
 	$(PIP) '$(TORCH)'
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/.core $@
+
+# Without a build of it for this system the inputs are invented and mutated all the same, and not guided.
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(PIP) 'atheris>=3,<4' || true
+	@touch $@
 
 clean:
 	rm -rf $(VENV) tests/peers/.env build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -25,6 +25,7 @@ from converter.fields import (
     read_document,
     text,
     version_one,
+    words,
 )
 from converter.names import Strip
 from converter.ruledoc import (
@@ -140,7 +141,7 @@ class MapDoc:
 
     node: Node
     version: int = key("version", {"const": 1}, "version of the map language", version_one)
-    name: str = key("name", {"type": "string", "minLength": 1}, "name of the map", text)
+    name: str = key("name", {"type": "string", "minLength": 1}, "name of the map", words)
     rules: tuple[Any, ...] = key(
         "rules",
         {"type": "array", "items": {"$ref": "#/$defs/rule"}},

@@ -213,10 +213,10 @@ class Expander:
         """Whether a `from` tensor, or its image on the way back, is in the input."""
         name = self.render(template, values, 0, origin)
         if name not in self._present:
-            self._present[name] = self._look_up(name)
+            self._present[name] = self._look_up(name, origin)
         return self._present[name]
 
-    def _look_up(self, name: str) -> bool:
+    def _look_up(self, name: str, origin: Origin) -> bool:
         if self._from_forms is None:
             terms = [(r, t, k) for r in self.rules.rules for k, t in enumerate(r.source if r.side == 0 else r.target)]
             self._from_forms = [(r, t, k, self.matcher.form(t.name, 0, r.origin)) for r, t, k in terms]
@@ -231,7 +231,7 @@ class Expander:
                 return bool(self.matcher.name_at(rule, 0, tuple(found[i] for i in rule.free)))
         if self.rules.side == 0 and name in self.inputs:
             return True
-        raise MapError(Problem(f"with: no rule maps '{name}' one to one", "map", None, None))
+        raise MapError(Problem(f"with: no rule maps '{name}' one to one", "map", None, origin))
 
     def instance(self, rule: Rule, values: dict[str, Label], members: Members) -> Instance:
         """Name all tensors of a rule for one value of its free indices."""

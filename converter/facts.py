@@ -13,14 +13,16 @@ from typing import Any
 
 from converter.dims import Dim, Poly, names, solve, substitute
 from converter.document import ParamDoc
-from converter.errors import MapError, MismatchError, Origin, Problem, UsageError
+from converter.errors import MismatchError, Origin, Problem, UsageError
 from converter.expressions import Expr, ExpressionError, UnknownName, parse
-from converter.folding import closest
+from converter.folding import clip
 from converter.names import Index
-from converter.rules import LocalSize, Ruleset
+from converter.rules import LocalSize
 
 NO_VALUES: Mapping[str, Any] = {}
 NO_INDICES: Mapping[str, Index] = {}
+
+MAX_ITEMS = 100_000  # of a list that `each` makes of one value
 
 
 @dataclass(frozen=True)
@@ -132,17 +134,28 @@ class Facts:
         return added
 
     def _know_param(self, name: str, param: ParamDoc, value: Any, why: str) -> None:
-        if param.each is not None and not isinstance(value, list):
-            length = self.evaluate(_expr(param.each))
-            if length is None:
-                return
-            value = [value] * int(length)
-        elif param.each is not None and isinstance(value, list):
-            length = self.evaluate(_expr(param.each))
-            if length is not None and len(value) != length:
+        if param.each is not None:
+            length = self._length(param.each)
+            if not isinstance(value, list):
+                if length is None:
+                    return
+                value = [value] * length
+            elif length is not None and len(value) != length:
                 text = f"{name} has {len(value)} items ({why}), its `each` says {length}"
                 raise MismatchError(Problem(text, "size", None, param.each.origin))
         self.know(name, value, why)
+
+    def _length(self, node: Any) -> int | None:
+        """Compute how many items a list has, None where that is not known yet; raises MismatchError."""
+        expr = param_expr(node)
+        try:
+            value = self.evaluate(expr)
+        except ExpressionError as e:
+            raise MismatchError(Problem(f"each: {e}", "size", None, node.origin)) from None
+        if value is not None and (not isinstance(value, int) or not 0 <= value <= MAX_ITEMS):
+            text = f"each: {expr.text} is {clip(repr(value))}, not a number of items (0 to {MAX_ITEMS})"
+            raise MismatchError(Problem(text, "size", None, node.origin))
+        return None if value is None else int(value)
 
     def evaluate(self, expr: Expr, more: Mapping[str, Any] | None = None) -> Any:
         """Compute an expression over the facts, None where a name is unknown; raises ExpressionError."""
@@ -164,7 +177,7 @@ class Facts:
             if param.each is not None and param.config and self._settings.config is not None:
                 self.add_settings(self._settings)
             if param.expr is not None:
-                self._derive(name, _expr(param.expr), param.expr.origin, {}, param.over)
+                self._derive(name, param_expr(param.expr), param.expr.origin, {}, param.over)
         for text, expr in self.atoms.items():
             if text not in self.values:
                 self._derive(text, expr, None)
@@ -187,6 +200,8 @@ class Facts:
         """Compute an expression for each value of an index, None where one of them is not known."""
         index = self.indices.get(over)
         count = self.evaluate(index.size) if index is not None and index.size is not None else 0
+        if count is not None and (not isinstance(count, int) or not 0 <= count <= MAX_ITEMS):
+            raise ExpressionError(f"{over} has {clip(repr(count))} values, not a number of items (0 to {MAX_ITEMS})")
         labels = range(count or 0) if index is None or index.size is not None else index.keys
         items = [self.evaluate(expr, {over: label}) for label in labels]
         return items if items and None not in items else None
@@ -227,7 +242,7 @@ class Facts:
         for name, param in self.params.items():
             if param.expr is None or name not in self.values or name in self._settings.set:
                 continue
-            expr = _expr(param.expr)
+            expr = param_expr(param.expr)
             try:
                 value = self.evaluate(expr) if param.over is None else self._over(expr, param.over)
             except ExpressionError as e:
@@ -257,44 +272,9 @@ def _shown(name: str) -> str:
     return name.split("@")[0]
 
 
-def _expr(node: Any) -> Expr:
+def param_expr(node: Any) -> Expr:
+    """Parse an expression of a param; raises MapError with its line."""
     try:
         return parse(str(node.value))
     except ExpressionError as e:
         raise node.error(str(e)) from None
-
-
-def check_params(rules: Ruleset) -> None:
-    """Refuse params whose expressions cannot be read or use unknown names; raises MapError."""
-    known = rules.names | set(rules.params)
-    for name, param in rules.params.items():
-        if param.over is not None and (param.over not in rules.indices or param.expr is None):
-            what = "needs an `expr`" if param.expr is None else f"'{param.over}', which is no index of the map"
-            raise MapError(Problem(f"params: {name}: over {what}", "map", None, param.node.origin))
-        for node in (param.expr, param.each):
-            if node is None:
-                continue
-            for n in sorted(_expr(node).names - known - {param.over}):
-                near = closest(n, known)
-                raise MapError(
-                    Problem(
-                        f"params: {name} uses '{n}', which the map does not have"
-                        + (f" (did you mean {near}?)" if near else ""),
-                        "map",
-                        None,
-                        node.origin,
-                    )
-                )
-
-
-def check_settings(rules: Ruleset, settings: Settings) -> None:
-    """Refuse a `--set` of a name that the map does not have; raises UsageError."""
-    known = rules.names | set(rules.params)
-    problems = []
-    for name in settings.set:
-        if name not in known:
-            near = closest(name, known)
-            hint = f"did you mean {near}?" if near else f"names: {', '.join(sorted(known)) or 'none'}"
-            problems.append(Problem(f"--set {name}: the map has no such name ({hint})", "usage"))
-    if problems:
-        raise UsageError(problems)

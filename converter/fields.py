@@ -91,6 +91,14 @@ def text(node: Node) -> str:
     return node.value
 
 
+def words(node: Node) -> str:
+    """Read a string that says something."""
+    found = text(node)
+    if not found:
+        raise node.error("expected text, found an empty one")
+    return found
+
+
 def raw(node: Node) -> Node:
     """Keep the node."""
     return node

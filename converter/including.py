@@ -42,7 +42,8 @@ class Place:
 def has_includes(node: Node) -> bool:
     """Tell whether a map includes anything, at its top or in a group."""
     rules = node.get("rules")
-    return node.get("include") is not None or (rules is not None and any(n.get("include") for n in rules.walk()))
+    below = rules.value if rules is not None and isinstance(rules.value, list) else ()
+    return node.get("include") is not None or any(has_includes(rule) for rule in below)
 
 
 def resolve(source: Source, find: Callable[[Source, Node], Source]) -> tuple[Node, tuple[Source, ...]]:

@@ -8,7 +8,7 @@ from converter.checks import Checks
 from converter.claims import Claims, Ledger
 from converter.errors import ConvertError, Origin, Problem
 from converter.expand import Instance
-from converter.facts import Facts, Settings, check_params, check_settings
+from converter.facts import Facts, Settings
 from converter.fates import make_fates
 from converter.inputs import read_inputs
 from converter.learning import learn
@@ -19,6 +19,7 @@ from converter.rules import Ruleset
 from converter.spec import Header
 from converter.steps import Looks, Plan, Step, step_outputs
 from converter.ties import Ties, TieWork
+from converter.unknowns import check_params, check_settings
 
 
 def make_plan(rules: Ruleset, header: Header, settings: Settings) -> Plan:

@@ -7,6 +7,7 @@ refused. The opcodes are those of https://docs.python.org/3/library/pickletools.
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,30 @@ class Global(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
+
+
+class _Brief(reprlib.Repr):
+    """A value in a few words, whatever it holds: a stream of fifty bytes can make one whose text would fill a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxtuple, self.maxlist, self.maxdict, self.maxset, self.maxother = 2, 4, 4, 4, 4, 40
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Give an integer; Python refuses to write one of thousands of digits."""
+        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
+
+    def repr_instance(self, x: object, level: int) -> str:
+        """Give a name as it stands in the stream, and only the kind of anything else."""
+        return str(x) if isinstance(x, Global) else f"<{type(x).__name__.lower()}>"
+
+
+_brief = _Brief()
+
+
+def describe(value: Any) -> str:
+    """Say what a value of a stream is in at most 80 characters."""
+    return _brief.repr(value)[:80]
 
 
 class PickleError(Exception):
@@ -57,7 +82,7 @@ def read_pickle(data: bytes, at: int, reading: Reading) -> tuple[Any, int]:
     machine = _Machine(data, at, reading)
     try:
         return machine.run(), machine.at
-    except (IndexError, struct.error, TypeError, KeyError, ValueError, AttributeError) as e:
+    except (IndexError, struct.error, TypeError, KeyError, ValueError, AttributeError, RecursionError) as e:
         raise PickleError(f"is no sound pickle (byte {machine.at})") from e
 
 
@@ -73,7 +98,7 @@ class _Machine:
             opcode = data[self.at]
             self.at += 1
             if opcode == 0x2E:  # STOP
-                return self.stack.pop()
+                return self.pop()
             step = table.get(opcode)
             if step is None:
                 raise PickleError(f"has the opcode {opcode:#04x}, which no checkpoint needs")
@@ -107,6 +132,16 @@ class _Machine:
     def push(self, value: Any) -> None:
         self.stack.append(value)
 
+    def top(self) -> Any:
+        if not self.stack or self.stack[-1] is _MARK:
+            raise PickleError("is no sound pickle: too little is on its stack")
+        return self.stack[-1]
+
+    def pop(self) -> Any:
+        value = self.top()
+        del self.stack[-1]
+        return value
+
     # Opcodes with more to them.
 
     def name(self, module: Any, name: Any) -> None:
@@ -118,48 +153,51 @@ class _Machine:
         self.push(found)
 
     def reduce(self) -> None:
-        args, function = self.stack.pop(), self.stack.pop()
+        args, function = self.pop(), self.pop()
         if type(function) is not Global or type(args) is not tuple:
             raise PickleError("calls what is no name")
         self.push(self.reading.call(function, args))
 
     def build(self) -> None:
         """Take off the attributes that a value would be given (``_metadata`` of a state dict): nothing here has any."""
-        self.stack.pop()
+        self.pop()
+        if type(self.top()) in (*_KEYS, list, tuple, set, frozenset, Global):
+            raise PickleError("gives attributes to what has none")
 
     def set_items(self, items: list[Any]) -> None:
-        target = self.stack[-1]
+        target = self.top()
         if type(target) is not dict or len(items) % 2:
             raise PickleError("sets items of what is no dict")
         for k in range(0, len(items), 2):
-            key = items[k]
-            target[key if type(key) in _KEYS else _odd(key)] = items[k + 1]
+            target[as_key(items[k])] = items[k + 1]
 
     def extend(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
+        target = self.top()
+        if type(target) is not list:
             raise PickleError("appends to what is no list")
-        self.stack[-1].extend(items)
+        target.extend(items)
 
     def add(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not set:
+        target = self.top()
+        if type(target) is not set:
             raise PickleError("adds to what is no set")
-        self.stack[-1].update(x if type(x) in _KEYS else _odd(x) for x in items)
+        target.update(map(as_key, items))
 
     def remember(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
+        self.memo[index] = self.top()
 
     def tuple_of(self, size: int) -> None:
         found = tuple(self.stack[-size:])
         if _MARK in found or len(found) < size:
-            raise PickleError("has too little on its stack")
+            raise PickleError("is no sound pickle: too little is on its stack")
         self.stack[-size:] = [found]
 
     def stack_global(self) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
+        name, module = self.pop(), self.pop()
         self.name(module, name)
 
     def two(self) -> list[Any]:
-        value, key = self.stack.pop(), self.stack.pop()
+        value, key = self.pop(), self.pop()
         return [key, value]
 
 
@@ -172,8 +210,11 @@ class OddKey(str):
 _KEYS = (str, int, bool, float, bytes, type(None))
 
 
-def _odd(key: Any) -> OddKey:
-    return OddKey(repr(key)[:80])
+def as_key(value: Any) -> Any:
+    """Give what stands for a value as a key: itself where it is simple, else its text; the hash of a tuple may take
+    for ever.
+    """
+    return value if type(value) in _KEYS else OddKey(describe(value))
 
 
 def _long(size: bytes) -> int:
@@ -187,7 +228,7 @@ _TABLE: dict[int, _Step] = {
     0x28: lambda m: m.push(_MARK),
     0x30: lambda m: m.stack.pop(),
     0x31: lambda m: m.marked(),  # POP_MARK
-    0x32: lambda m: m.push(m.stack[-1]),  # DUP
+    0x32: lambda m: m.push(m.top()),  # DUP
     0x4E: lambda m: m.push(None),
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
@@ -200,8 +241,8 @@ _TABLE: dict[int, _Step] = {
     0x58: lambda m: m.push(m.take(m.number(_U4)).decode("utf-8", "surrogatepass")),
     0x8C: lambda m: m.push(m.take(m.number(_U1)).decode("utf-8", "surrogatepass")),
     0x8D: lambda m: m.push(m.take(m.number(_U8)).decode("utf-8", "surrogatepass")),
-    0x55: lambda m: m.push(m.take(m.number(_U1)).decode("latin-1")),  # SHORT_BINSTRING, of Python 2
-    0x54: lambda m: m.push(m.take(m.number(_I4)).decode("latin-1")),
+    0x55: lambda m: m.push(m.take(m.number(_U1)).decode()),  # SHORT_BINSTRING, of Python 2
+    0x54: lambda m: m.push(m.take(m.number(_I4)).decode()),
     0x43: lambda m: m.push(m.take(m.number(_U1))),
     0x42: lambda m: m.push(m.take(m.number(_U4))),
     0x8E: lambda m: m.push(m.take(m.number(_U8))),
@@ -214,10 +255,10 @@ _TABLE: dict[int, _Step] = {
     0x87: lambda m: m.tuple_of(3),
     0x74: lambda m: m.push(tuple(m.marked())),
     0x6C: lambda m: m.push(m.marked()),  # LIST
-    0x91: lambda m: m.push(frozenset(x if type(x) in _KEYS else _odd(x) for x in m.marked())),
+    0x91: lambda m: m.push(frozenset(map(as_key, m.marked()))),
     0x73: lambda m: m.set_items(m.two()),
     0x75: lambda m: m.set_items(m.marked()),
-    0x61: lambda m: m.extend([m.stack.pop()]),
+    0x61: lambda m: m.extend([m.pop()]),
     0x65: lambda m: m.extend(m.marked()),
     0x90: lambda m: m.add(m.marked()),
     0x63: lambda m: m.name(m.line(), m.line()),  # GLOBAL
@@ -225,7 +266,7 @@ _TABLE: dict[int, _Step] = {
     0x52: lambda m: m.reduce(),
     0x81: lambda m: m.reduce(),  # NEWOBJ
     0x62: lambda m: m.build(),
-    0x51: lambda m: m.push(m.reading.persistent(m.stack.pop())),
+    0x51: lambda m: m.push(m.reading.persistent(m.pop())),
     0x71: lambda m: m.remember(m.number(_U1)),
     0x72: lambda m: m.remember(m.number(_U4)),
     0x94: lambda m: m.remember(len(m.memo)),

@@ -7,13 +7,14 @@ this one refuses duplicate names, leading blanks and sizes of 2**63 or more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from converter.errors import FormatError, Problem, UsageError
 from converter.formats.base import HEAD, bad, foreign, is_text, open_regular, read_exactly
-from converter.formats.text import TextError, brief, count, listing, many_objects, parse_object, show
+from converter.formats.text import Odd, TextError, brief, count, listing, many_objects, parse_object, show
 from converter.spec import DTYPES, FileStamp, Head, Header, Shape, TensorEntry
 
 MAX_HEADER = 100_000_000  # bytes, the reference's own limit
@@ -188,8 +189,19 @@ def _elements(shape: object) -> int:
 def _check_unknown(info: dict[str, object]) -> None:
     for field in info.keys() - _FIELDS:
         value = info[field]
+        if type(value) is Odd and value.word == "-0":
+            continue  # a number to the reference, though no size
         if value is not None and type(value) not in (str, int, float, bool):
             raise _Fault(f"unknown field {brief(field)} is {brief(value)}")
+        if isinstance(value, int | float) and not _in_float64(value):  # the reference reads no other number
+            raise _Fault(f"unknown field {brief(field)} is a number beyond the range of float64")
+
+
+def _in_float64(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _check_cover(path: str, entries: list[TensorEntry], start: int, size: int) -> None:

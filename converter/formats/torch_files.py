@@ -1,29 +1,26 @@
 """The two containers that torch.save has written: a zip archive of records, and (before 1.6) a run of pickles.
 
 Either gives the pickle of the object and, for each storage, the bytes of the file that hold it. Sources:
-torch/serialization.py (``_save``, ``_legacy_save``), and APPNOTE.TXT of the zip format for local headers.
+torch/serialization.py (``_save``, ``_legacy_save``).
 """
 
 from __future__ import annotations
 
-import os
-import struct
-import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from converter.errors import FormatError
-from converter.formats.base import bad, faults, read_exactly
-from converter.formats.pickles import PickleError, RefusedError, read_pickle
+from converter.formats.base import bad, read_exactly
+from converter.formats.pickles import PickleError, RefusedError, describe, read_pickle
 from converter.formats.text import show
 from converter.formats.torch_values import Storage, reading
+from converter.formats.zips import Record, read_directory
 from converter.spec import Head
 
 MAX_PICKLE = 256 << 20  # bytes of the pickle itself, which holds no tensor data
-_MAGIC = 0x1950A86A20F9469CFC6C
-_LOCAL = struct.Struct("<4s22xHH")
+_MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def read_contents(path: str, fd: int, size: int) -> Contents:
 
 def _parse(path: str, data: bytes, at: int = 0, seen: dict[str, Storage] | None = None) -> tuple[Any, int]:
     try:
-        return read_pickle(data, at, reading({} if seen is None else seen))
+        return read_pickle(data, at, reading({} if seen is None else seen, len(data)))
     except RefusedError as e:
         raise bad(path, _refusal(e, data), "refused") from None
     except PickleError as e:
@@ -61,45 +58,48 @@ def _refusal(error: RefusedError, data: bytes) -> str:
 
 
 def _read_zip(path: str, fd: int, size: int) -> Contents:
-    try:
-        with faults(path, "cannot be read"), os.fdopen(os.dup(fd), "rb") as file, zipfile.ZipFile(file) as archive:
-            records = {info.filename: info for info in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeDecodeError) as e:
-        raise bad(path, f"truncated or damaged zip archive: {str(e).lower()[:100]}") from None
+    records = read_directory(path, fd, size)
     roots = [n.removesuffix("data.pkl") for n in records if n == "data.pkl" or n.endswith("/data.pkl")]
     if len(roots) != 1:
         raise bad(path, "is a zip archive, but not one that torch.save wrote: it has no data.pkl")
     (root,) = roots
     if any(n.startswith(f"{root}code/") or n == f"{root}constants.pkl" for n in records):
         raise bad(path, "is a TorchScript archive, which holds code: save the state_dict() of the module instead")
-    archive_ = _Archive(path, fd, size, root, records)
-    order = archive_.text("byteorder") if f"{root}byteorder" in records else b"little"
+    archive_ = _Archive(path, fd, root, records)
+    order = archive_.check()
+    seen: dict[str, Storage] = {}
     pickle = archive_.text("data.pkl")
-    value, _ = _parse(path, pickle)
-    return Contents(value, archive_.locate, order.strip() == b"big", Head.of(archive_.record("data.pkl")[0], pickle))
+    value, _ = _parse(path, pickle, 0, seen)
+    for storage in seen.values():
+        archive_.locate(storage)
+    return Contents(value, archive_.locate, order == b"big", Head.of(archive_.record("data.pkl").start, pickle))
 
 
 @dataclass(frozen=True)
 class _Archive:
     path: str
     fd: int
-    size: int
     root: str
-    records: Mapping[str, zipfile.ZipInfo]
+    records: Mapping[str, Record]
 
-    def record(self, name: str) -> tuple[int, int]:
-        """Where a record begins in the file, and its bytes."""
-        info = self.records.get(self.root + name)
-        if info is None:
+    def record(self, name: str) -> Record:
+        """Where a record lies in the file; raises FormatError if there is none."""
+        if self.root + name not in self.records:
             raise bad(self.path, f"has no record {show(name)}, which its pickle refers to")
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-            raise bad(self.path, f"the record {show(name)} is compressed or encrypted, which torch.save never writes")
-        local = read_exactly(self.path, self.fd, _LOCAL.size, info.header_offset)
-        signature, names, extra = _LOCAL.unpack(local)
-        start = info.header_offset + _LOCAL.size + names + extra
-        if signature != b"PK\x03\x04" or start + info.file_size > self.size:
-            raise bad(self.path, f"damaged zip archive: the record {show(name)} is not where it should be")
-        return start, info.file_size
+        return self.records[self.root + name]
+
+    def check(self) -> bytes:
+        """Check what any reader of torch asks of an archive before it looks at the pickle; gives the byte order."""
+        for name in self.records:
+            if not self.root or not name.startswith(self.root):
+                raise bad(self.path, f"is no sound archive of torch.save: {show(name)} is not in its folder")
+        numbers = [n for n in ("version", ".data/version", ".storage_alignment") if self.root + n in self.records]
+        if not {"version", ".data/version"} & {*numbers} or any(not self.text(n).strip().isdigit() for n in numbers):
+            raise bad(self.path, "is no sound archive of torch.save: it has no version, or one that is no number")
+        order = self.text("byteorder") if f"{self.root}byteorder" in self.records else b"little"
+        if order not in (b"little", b"big"):
+            raise bad(self.path, f"has an unknown byte order: {show(order[:20].decode('latin-1'))}")
+        return order
 
     def text(self, name: str) -> bytes:
         """Read a small record."""
@@ -129,12 +129,16 @@ def _read_run(path: str, fd: int, size: int, data: bytes) -> Contents:
     magic, at = _parse(path, data)
     if magic != _MAGIC or type(magic) is not int:
         raise bad(path, "is a pickle, but not one that torch.save wrote")
-    _, at = _parse(path, data, at)  # the version
+    version, at = _parse(path, data, at)
     about, at = _parse(path, data, at)
     seen: dict[str, Storage] = {}
     value, at = _parse(path, data, at, seen)
     keys, at = _parse(path, data, at)
-    if type(keys) is not list or type(about) is not dict or not all(k in seen for k in keys):
+    if type(version) is not int or version != _VERSION:
+        raise bad(path, f"is a pickle of torch.save in a version that is not known: {describe(version)}")
+    if type(about) is not dict or type(keys) is not list or not all(type(k) is str for k in keys):
+        raise bad(path, "is no sound pickle of torch.save")
+    if len(keys) != len(seen) or set(keys) != seen.keys():
         raise bad(path, "is no sound pickle of torch.save")
     head = Head.of(0, data[:at])
     starts = _starts(path, fd, size, [seen[k] for k in keys], at)

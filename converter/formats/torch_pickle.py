@@ -13,13 +13,14 @@ from typing import Any
 
 from converter.errors import FormatError, Problem
 from converter.formats.base import HEAD, bad, foreign, open_regular, read_exactly
-from converter.formats.pickles import OddKey
-from converter.formats.text import count, listing, show
+from converter.formats.pickles import OddKey, describe
+from converter.formats.text import brief, count, listing, show
 from converter.formats.torch_files import Contents, read_contents
 from converter.formats.torch_values import Tensor
 from converter.spec import DTYPES, FileStamp, Header, Shape, TensorEntry
 
 EXPANDED = 1 << 30  # bytes by which tensors may exceed the storages that they are spread out from
+_LIMIT = 2**63
 _DEPTH = 3  # how far down state dicts are looked for
 
 
@@ -63,8 +64,8 @@ def choose(path: str, value: Any, root: str | None) -> dict[str, Any]:
         return _descend(path, value, root, found)
     if "" in found or not _nested(value):
         return value
-    hint = " or ".join(f"--root {name}" for name in found) or "no part of it is a state dict"
-    sizes = ", ".join(f"{name} ({count(len(d), 'tensor')})" for name, d in found.items())
+    hint = " or ".join(f"--root {show(name)}" for name in found) or "no part of it is a state dict"
+    sizes = ", ".join(f"{show(name)} ({count(len(d), 'tensor')})" for name, d in found.items())
     looks = f"; these look like state dicts: {sizes}" if found else ""
     raise bad(path, f"holds several things: {_keys(value)}{looks}; say which one: {hint}", "ambiguous")
 
@@ -77,13 +78,17 @@ def _descend(path: str, value: dict[Any, Any], root: str, found: Mapping[str, An
             inner = inner.get(part) if isinstance(inner, dict) else None
     if not isinstance(inner, dict) or (inner and not any(isinstance(v, Tensor) for v in inner.values())):
         said = "is not in it" if inner is None else "is not a state dict"
-        others = f"; these look like state dicts: {', '.join(n for n in found if n)}" if any(found) else ""
+        others = f"; these look like state dicts: {', '.join(show(n) for n in found if n)}" if any(found) else ""
         raise bad(path, f"--root {show(root)} {said}: it has {_keys(value)}{others}", "ambiguous")
     return inner
 
 
 def _keys(value: dict[Any, Any]) -> str:
-    return listing([str(k) for k in value], 8)
+    return listing([_key(k) for k in value], 8)
+
+
+def _key(key: Any) -> str:
+    return str(key) if isinstance(key, str) else describe(key)
 
 
 def _state_dicts(value: Any, name: str = "", depth: int = 0, seen: set[int] | None = None) -> Iterable[tuple[str, Any]]:
@@ -137,7 +142,7 @@ class _Entries:
         others: dict[str, str] = {}
         for key, value in state.items():
             if type(key) is not str or not key:
-                what = "the empty text is no name" if key == "" else f"key {show(str(key))} is not text"
+                what = "the empty text is no name" if key == "" else f"key {show(_key(key))} is not text"
                 self._wrong(what, None)
             elif isinstance(value, Tensor):
                 entry = self._entry(key, value)
@@ -154,7 +159,8 @@ class _Entries:
         return Header({e.name: e for e in entries}, {}, tuple(stamps), notes, others)
 
     def _wrong(self, message: str, name: str | None) -> None:
-        self.problems.append(Problem(message, "format", name, place=show(self.path)))
+        subject = None if name is None else show(name)
+        self.problems.append(Problem(message, "format", subject, place=show(self.path)))
 
     def _entry(self, name: str, tensor: Tensor) -> TensorEntry | None:
         storage = tensor.storage
@@ -163,11 +169,14 @@ class _Entries:
             return None
         size = DTYPES[tensor.dtype].bits // 8
         elements = prod(tensor.shape)
+        if elements >= _LIMIT:
+            self._wrong(f"{brief(list(tensor.shape))} is too large: its elements cannot be counted in 63 bits", name)
+            return None
         steps = [(n - 1) * s for n, s in zip(tensor.shape, tensor.strides)]
         reach = tensor.offset + sum(steps) + 1 if elements else 0
         if reach * size > storage.nbytes:
             said = f"reaches to element {reach} of a storage of {storage.nbytes // size}"
-            self._wrong(f"{list(tensor.shape)} with strides {list(tensor.strides)} {said}", name)
+            self._wrong(f"{brief(list(tensor.shape))} with strides {brief(list(tensor.strides))} {said}", name)
             return None
         self.spread += max(0, elements * size - storage.nbytes)
         if self.spread > EXPANDED:

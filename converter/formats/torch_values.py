@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from converter.formats.pickles import Global, PickleError, Reading
+from converter.formats.pickles import Global, PickleError, Reading, as_key, describe
 from converter.spec import DTYPES, parse_dtype
 
 _STORAGES = {
@@ -39,7 +39,7 @@ _PLAIN = {
     ("builtins", "int"), ("builtins", "float"), ("builtins", "str"), ("torch.storage", "UntypedStorage"),
     ("torch.storage", "TypedStorage"),
 }  # fmt: skip
-_TENSORS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
+_TENSORS = {"_rebuild_tensor": (4,), "_rebuild_tensor_v2": (6, 7), "_rebuild_tensor_v3": (7, 8)}  # and their arguments
 _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 
 
@@ -83,14 +83,25 @@ class Other:
     what: str
 
 
-def reading(seen: dict[str, Storage]) -> Reading:
-    """Give the meaning of the words of a checkpoint; storages are noted in ``seen`` by their keys."""
+def reading(seen: dict[str, Storage], size: int) -> Reading:
+    """Give the meaning of the words of a checkpoint; storages are noted in ``seen`` by their keys.
+
+    ``size`` is that of the stream in bytes: no sound one makes more items, and a call copies those of its arguments.
+    """
+    copied = 0
 
     def persistent(pid: Any) -> Storage:
         storage = _storage(pid)
         return seen.setdefault(storage.key, storage)
 
-    return Reading(_known, _call, persistent)
+    def call(word: Global, args: tuple[Any, ...]) -> Any:
+        nonlocal copied
+        copied += sum(len(a) for a in args if isinstance(a, list | dict | tuple))
+        if copied > size:
+            raise PickleError("copies its items again and again")
+        return _call(word, args)
+
+    return Reading(_known, call, persistent)
 
 
 def _known(word: Global) -> bool:
@@ -120,9 +131,11 @@ def _call(word: Global, args: tuple[Any, ...]) -> Any:
         function, kind, inner, _ = args
         made = _call(function, inner)
         plain = kind in (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("torch.nn.parameter", "Buffer"))
-        return made if plain else replace(made, without=f"a {kind}")
+        return made if plain else replace(made, without=f"a {describe(kind)}")
     if word.name in ("OrderedDict", "defaultdict", "Counter", "dict"):
-        return dict(args[0]) if args and isinstance(args[0], list | dict) else {}
+        if len(args) > 1 + (word.name == "defaultdict"):
+            raise PickleError(f"makes a {word.name} of {len(args)} things")
+        return _dict(args[0]) if args and isinstance(args[0], list | dict) else {}
     if word.name == "set":
         return set()
     if word.name == "Size":
@@ -130,9 +143,13 @@ def _call(word: Global, args: tuple[Any, ...]) -> Any:
     return Other(str(word))
 
 
+def _dict(items: list[Any] | dict[Any, Any]) -> dict[Any, Any]:
+    return dict(items) if isinstance(items, dict) else {as_key(key): value for key, value in items}
+
+
 def _storage(pid: Any) -> Storage:
     if type(pid) is not tuple or len(pid) < 5 or pid[0] != "storage":
-        raise PickleError(f"refers to {str(pid)[:60]!r}, which is no storage")
+        raise PickleError(f"refers to {describe(pid)}, which is no storage")
     _, kind, key, _, count, *view = pid
     if type(kind) is not Global or type(key) is not str or type(count) is not int or count < 0:
         raise PickleError("has a storage of an unknown kind")
@@ -148,22 +165,24 @@ def _storage(pid: Any) -> Storage:
 
 
 def _tensor(word: str, args: tuple[Any, ...]) -> Tensor:
+    if len(args) not in _TENSORS[word]:
+        raise PickleError("has a tensor that is made in a way that torch does not have")
     storage, offset, shape, strides, *more = args
     if not isinstance(storage, Storage):
         raise PickleError("has a tensor without a storage")
+    if type(shape) is not tuple or type(strides) is not tuple:
+        raise PickleError("has a tensor whose shape and strides are no tuples")
     sizes = (*shape, *strides, offset)
     if len(shape) != len(strides) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in sizes):
         raise PickleError("has a tensor whose shape and strides are no sizes")
     dtype: str = storage.dtype
-    bits: Any = {}
     if word == "_rebuild_tensor_v3":
-        dtype = parse_dtype(more[2].name) or ""
+        dtype = parse_dtype(more.pop(2).name) or ""
         if not dtype:
-            return Tensor(without=f"of dtype {more[2]}, which no output can hold")
-        bits = more[3] if len(more) > 3 else {}
-    elif len(more) > 2:
-        bits = more[2]
+            return Tensor(without=f"of dtype {describe(args[6])}, which no output can hold")
+    bits: Any = more[2] if len(more) > 2 and more[2] is not None else {}
+    if type(bits) is not dict or (more and type(more[0]) is not bool):
+        raise PickleError("has a tensor with flags of an unknown kind")
     if storage.without or not dtype:
         return Tensor(without=storage.without or "without a dtype")
-    bits = bits if isinstance(bits, dict) else {}
-    return Tensor(storage, offset, tuple(shape), tuple(strides), dtype, bool(bits.get("conj")), bool(bits.get("neg")))
+    return Tensor(storage, offset, shape, strides, dtype, bool(bits.get("conj")), bool(bits.get("neg")))
