@@ -190,6 +190,11 @@ def raw(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     }
 
 
+def exact(rules: Ruleset) -> bool:
+    """Whether a round trip gives every bit again."""
+    return all(r.chain.exact for r in rules.rules)
+
+
 def sets(settings: Settings) -> list[str]:
     return [f"--set={k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings.set.items()]
 
@@ -200,7 +205,7 @@ def test_data_round_trip(name, back, tmp_path):
     rules = rules_of(name)
     if rules.one_way():
         pytest.skip("a one-way map")
-    stub, there, again = (tmp_path / f"{n}.safetensors" for n in ("stub", "there", "again"))
+    stub, there, again, once_more = (tmp_path / f"{n}.safetensors" for n in ("stub", "there", "again", "once_more"))
     flags = sets(params_of(rules, rules.example))
     made = run("stub", "--map", name, "--side", "to" if back else "from", stub)
     assert made.code == 0, made.err
@@ -208,7 +213,12 @@ def test_data_round_trip(name, back, tmp_path):
     assert first.code == 0, first.err
     second = run("--map", name, *flags, *([] if back else ["--reverse"]), "--verify", there, again)
     assert second.code == 0, second.err
-    assert raw(again) == raw(stub)
+    if exact(rules):
+        assert raw(again) == raw(stub)
+    else:  # what there is to lose is lost once
+        third = run("--map", name, *flags, *(["--reverse"] if back else []), "--verify", again, once_more)
+        assert third.code == 0, third.err
+        assert raw(once_more) == raw(there)
     values = [data for _, _, data in raw(stub).values()]
     assert any(len(set(data)) > 1 for data in values)
 
@@ -224,7 +234,8 @@ def test_data_round_trip_in_python(name, tmp_path):
     report = converter.convert(stub, there, map=name, set=config)
     assert {x.source for x in report.loaded} | {t.name for t in report.tied} >= set(raw(stub)) - set(report.dropped)
     converter.plan(there, map=name, set=config, reverse=True).write(again)
-    assert raw(again) == raw(stub)
+    assert raw(again).keys() == raw(stub).keys()
+    assert not exact(rules) or raw(again) == raw(stub)
 
 
 # What must be noticed.

@@ -76,7 +76,8 @@ def case(
     for; ``head``: the peer's way back is told to write the head.
     """
     torch.manual_seed(0)
-    model = hf.AutoModelForCausalLM.from_config(config)
+    auto = hf.AutoModelForImageTextToText if hasattr(config, "vision_config") else hf.AutoModelForCausalLM
+    model = auto.from_config(config)
     given = on_disk(model.to(dtype))
     fns = [getattr(m, f"copy_weights_{w}") for m, w in zip((there, back), code.split())]
     made = call(fns[0], {**given, **(extra or {})}, config=lit)
@@ -102,11 +103,11 @@ TOKENS: dict[str, Any] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 
 
 def gpt_neox(folder: Path) -> None:
     config = hf.GPTNeoXConfig(
-        vocab_size=31, hidden_size=12, num_hidden_layers=11, num_attention_heads=3, intermediate_size=20, rotary_pct=0.5,
+        vocab_size=31, hidden_size=20, num_hidden_layers=11, num_attention_heads=5, intermediate_size=28, rotary_pct=0.5,
         max_position_embeddings=64, **TOKENS,
     )  # fmt: skip
     lit = common(
-        "pythia-14m", vocab_size=31, n_embd=12, n_layer=11, n_head=3, intermediate_size=20, rotary_percentage=0.5
+        "pythia-14m", vocab_size=31, n_embd=20, n_layer=11, n_head=5, intermediate_size=28, rotary_percentage=0.5
     )
     extra: State = {}
     for i in range(11):  # buffers that the released files have
@@ -169,6 +170,15 @@ def gemma(folder: Path) -> None:
         "Gemma-3-1b-it", **LIT, **windows, attention_scores_scalar=5, rope_indices=[1, 0, 1], rope_local_base_freq=100
     )
     case(folder, "gemma3", hf.Gemma3TextConfig(**text), lit, "gemma_3 gemma_3", head=False)
+    vision = {
+        "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 6, "image_size": 8,
+        "patch_size": 4,
+    }  # fmt: skip
+    more = {**text, "vocab_size": 33}  # two rows for tokens that stand for images, which the peer cuts off
+    config = hf.Gemma3Config(text_config=more, vision_config=vision, mm_tokens_per_image=4, image_token_index=32)
+    sets = ["--set=vocab=31"]
+    flags = {"forward": sets, "reverse": [*sets, "--set=rows=31"]}
+    case(folder, "gemma3_vl", config, lit, "gemma_3 gemma_3", head=False, flags=flags)
 
 
 def phi(folder: Path) -> None:
