@@ -19,7 +19,7 @@ from converter.errors import MapError, Problem
 from converter.expressions import Expr, ExpressionError, parse
 from converter.flow import Chain
 from converter.names import TemplateError, parse_template
-from converter.readers import read_index, read_shapes, shape_nodes
+from converter.readers import local_sizes_of, read_index, read_shapes, shape_nodes
 from converter.regexes import Regex, check_regex, compile_pattern, invert_regex
 from converter.ruledoc import FormDoc, GroupDoc, NameDoc, RegexDoc, RuleDoc
 from converter.rules import Drop, LocalSize, RegexRule, Rule, Ruleset, Scope, Spelling
@@ -112,6 +112,7 @@ class _Builder(Equations):
         out = set(self.doc.params)
         for index in self.indices.values():
             out |= index.size.names if index.size is not None else set()
+        out |= local_sizes_of(self.doc.rules) - set(self.indices)
         for node, terms in shape_nodes(self.doc.rules):
             try:
                 out |= {

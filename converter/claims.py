@@ -76,10 +76,11 @@ class Claims:
                 within.setdefault(self._scope_key(instance, scope), []).append(instance)
             if instance.rule.scopes:
                 own.setdefault(self._scope_key(instance, instance.rule.scopes[-1]), []).append(instance)
-        gone: set[int] = set()
+        empty = {key for key, instances in within.items() if self._nothing_there(instances)}
+        gone = self._constants_of(empty)
         for key, instances in own.items():
             needed = self._needed(instances)
-            if needed and all(len(i.missing) == sum(map(len, i.sources)) for i in self._needed(within[key])):
+            if needed and key in empty:
                 self._absent(instances[0], needed)
                 gone |= {id(i) for i in instances}
                 self.ledger.spared += [n for i in instances for names in i.targets for n in names]
@@ -87,6 +88,17 @@ class Claims:
                 left = [n for i in instances for names in i.sources for n in names if n in self.inputs]
                 self._of_absent.update(dict.fromkeys(left, first))
         self.ledger.instances = [i for i in self.ledger.instances if id(i) not in gone]
+
+    def _nothing_there(self, instances: list[Instance]) -> bool:
+        """Whether all that tells whether a scope is there is missing."""
+        return all(len(i.missing) == sum(map(len, i.sources)) for i in self._needed(instances))
+
+    def _constants_of(self, empty: set[tuple[int, Key]]) -> set[int]:
+        """The optional constants of groups that are absent, which are not made for themselves."""
+        alone = [i for i in self.ledger.instances if i.rule.fill is not None and i.rule.lone_optional]
+        of = [i for i in alone if any(self._scope_key(i, scope) in empty for scope in i.rule.scopes[:-1])]
+        self.ledger.spared += [n for i in of for names in i.targets for n in names]
+        return {id(i) for i in of}
 
     def _needed(self, instances: list[Instance]) -> list[Instance]:
         """The instances whose tensors tell whether a scope is there: not constants or ties, unless there is nothing
@@ -198,8 +210,9 @@ class Claims:
         if not self.matcher.active(term, spelling):
             return f"unexpected: this file spells such names as '{self.expander.spelled(term)}'"
         for c in rule.conditions:
-            if c.expr is not None and not self.facts.evaluate(c.expr, values):
-                return f"unexpected: when is false: {c.expr.text} ({c.expr.explain({**self.facts.values, **values})})"
+            scope = self.matcher.scope(rule, values)
+            if c.expr is not None and not self.facts.evaluate(c.expr, scope):
+                return f"unexpected: when is false: {c.expr.text} ({c.expr.explain({**self.facts.values, **scope})})"
             if c.name is not None and self.expander.presence(c.name, values, c.origin) != (c.kind == "with"):
                 shown = self.expander.render(c.name, values, 0, c.origin)
                 return f"unexpected: {shown} is {'not ' if c.kind == 'with' else ''}there ({c.kind}: {c.name})"

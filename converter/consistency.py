@@ -35,7 +35,7 @@ def inconsistencies(naming: Naming, regexes: Iterable[RegexRule], rest: str) -> 
 
 def _unknown_names(naming: Naming) -> Iterator[Problem]:
     for where, name, origin in naming.used:
-        if name in naming.indices or name in naming.sizes:
+        if name in naming.indices or name in naming.sizes or name.startswith("_"):
             continue
         near = closest(name, [*naming.indices, *naming.sizes, *(FILLS if where == "fill" else ())])
         hint = f" (did you mean '{near}'?)" if near else ""

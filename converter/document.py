@@ -57,6 +57,7 @@ class ParamDoc:
     expr: Node | None = key("expr", EXPR, "computed from other params and sizes", expression, None)
     default: Any = key("default", {}, "the value where nothing else gives one", lambda n: n.plain(), None)
     each: Node | None = key("each", EXPR, "read a single value as a list of this length", expression, None)
+    length: bool = key("length", {"type": "boolean"}, "of a list, the number of its items", flag, False)
     over: str | None = key("over", {"type": "string"}, "an index: `expr` gives an item for each value", text, None)
 
 

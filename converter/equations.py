@@ -44,9 +44,6 @@ class Equations(Naming):
     def _rule(self, doc: RuleDoc, place: Place) -> Rule:
         """Read a rule; raises what :meth:`_guard` turns into a problem of its line."""
         rule = self._read(doc, place)
-        if doc.fill is not None and rule.fill is not None and rule.fill.value is not None:
-            names_ = sorted(rule.fill.value.names - set(place.locals))
-            self.used += [("fill", name, doc.fill.origin) for name in names_]
         return replace(rule, locals=sizes_in_use(rule, place.locals))
 
     def _read(self, doc: RuleDoc, place: Place) -> Rule:
@@ -275,6 +272,7 @@ class Equations(Naming):
                 raise doc.fill.error("a fill of nan cannot be checked on the way back")
             return Fill("value", None, dtype, like, what)
         expr = parse(str(what), True)
+        self.used += [("fill", name, doc.fill.origin) for name in sorted(expr.names)]
         return Fill("value", expr, dtype, like)
 
     def _tie(self, doc: RuleDoc, free: tuple[str, ...]) -> Tie:

@@ -103,7 +103,10 @@ class Expander:
             return index.keys
         count = self.matcher.count_of(name, values)
         if count is None:
-            if all(name not in self.matcher.tables[rule.number, k].order for k in range(len(rule.source))):
+            follows = rule.fill is not None and rule.scopes  # what nothing counts, none of its group has
+            if not follows and all(
+                name not in self.matcher.tables[rule.number, k].order for k in range(len(rule.source))
+            ):
                 raise self.matcher.unknown(name, f"and '{rule.target[0].name}' is written for each {name}", rule.origin)
             return ()
         return range(count)
@@ -198,12 +201,9 @@ class Expander:
     def _holds(self, rule: Rule, values: Mapping[str, Label]) -> bool:
         decided = self.matcher.holds(rule, values)
         if decided is None:
-            expr = next(
-                c for c in rule.conditions if c.expr is not None and self.facts.evaluate(c.expr, values) is None
-            )
-            name = next(
-                n for n in sorted((expr.expr or _NEVER).names) if n not in self.facts.values and n not in values
-            )
+            scope = self.matcher.scope(rule, values)
+            expr = next(c for c in rule.conditions if c.expr is not None and self.facts.evaluate(c.expr, scope) is None)
+            name = next(n for n in sorted((expr.expr or _NEVER).names) if n not in self.facts.values and n not in scope)
             raise self.matcher.unknown(name, f"and `when: {expr.expr.text if expr.expr else ''}` needs it", expr.origin)
         return decided and all(
             self.presence(c.name, values, c.origin) == (c.kind == "with") for c in rule.conditions if c.name is not None

@@ -110,6 +110,10 @@ class Facts:
         if size.expr is not None and size.full(values) not in self._stated:
             self._stated[size.full(values)] = (size, values)
             self._derive(size.full(values), size.expr, size.origin, values)
+            known = {k: v for k, v in values.items() if isinstance(v, int)}
+            dim = substitute(size.expr.dim(), known)
+            if all(n.isidentifier() and n not in values for n in names(dim)):
+                self.equations.append(Equation(Poly.of(size.full(values)), dim, size.name))
 
     def add_settings(self, settings: Settings) -> None:
         """Add what `--set` and config.json say; raises UsageError for a config value of no use."""
@@ -134,7 +138,9 @@ class Facts:
         return added
 
     def _know_param(self, name: str, param: ParamDoc, value: Any, why: str) -> None:
-        if param.each is not None:
+        if param.length and isinstance(value, list):
+            value = len(value)
+        elif param.each is not None:
             length = self._length(param.each)
             if not isinstance(value, list):
                 if length is None:
@@ -192,7 +198,7 @@ class Facts:
         try:
             value = self._over(expr, over) if over is not None else self.evaluate(expr, more)
         except ExpressionError as e:
-            raise MismatchError(Problem(f"{name} = {expr.text}: {e}", "size", None, origin)) from None
+            raise MismatchError(Problem(f"{_shown(name)} = {expr.text}: {e}", "size", None, origin)) from None
         if value is not None:
             self.know(name, value, f"= {expr.text}")
 

@@ -66,6 +66,8 @@ def _missing(rules: Ruleset, inputs: Inputs, facts: Facts, ledger: Ledger, work:
             others = instance.other_spellings.get(name)
             text = "missing from the input"
             text += f", and so is {' and '.join(others)}, which would do as well" if others else ""
+            there = next((n for group in instance.sources for n in group if n not in instance.missing), "")
+            text += f", while {there} is there" if instance.rule.scopes and there else ""
             text += f"; {work.apart}" if work.apart and instance.rule.tie is not None else ""
             reason = _why_expected(rules, facts, instance)
             text += f"; {reason}" if reason else ""

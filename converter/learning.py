@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from converter.counting import check_counts, count_from_names, count_lists
 from converter.dims import names
 from converter.errors import MismatchError, Problem
 from converter.expressions import parse
@@ -40,7 +41,7 @@ def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> M
     for name in sorted({n for r in rules.rules for _, t in r.terms() for d in t.shape or () for n in names(d)}):
         if name in facts.values and name not in facts.numbers:
             facts.refuse_size(name)
-    problems += matcher.check_counts(frozenset(settings.set))
+    problems += check_counts(matcher, frozenset(settings.set))
     if problems:
         raise MismatchError(problems)
     return matcher
@@ -50,8 +51,9 @@ def _count_early(rules: Ruleset, inputs: Inputs, facts: Facts, in_names: set[str
     """Count from names that compute nothing what others, which compute with it, cannot be matched without."""
     if all(n in rules.indices or n in facts.values for n in in_names):
         return
-    plain = [r for r in rules.rules if all(_plain(s.template) for t in r.source for s in t.spellings)]
-    Matcher(replace(rules, rules=tuple(plain), drop=((), ())), inputs, facts).count_from_names()
+    plain = tuple(r for r in rules.rules if all(_plain(s.template) for t in r.source for s in t.spellings))
+    drop = tuple(d for d in rules.drop[0] if all(_plain(t) for t in d.templates))
+    count_from_names(Matcher(replace(rules, rules=plain, drop=(drop, ())), inputs, facts))
     facts.settle()
 
 
@@ -72,9 +74,9 @@ def _defaults_for(rules: Ruleset, facts: Facts, in_names: set[str]) -> bool:
 
 def _count(matcher: Matcher, observer: Observer, facts: Facts) -> list[Problem]:
     """Count what only names tell: sizes, what follows from these, then lists of sizes."""
-    problems = matcher.count_from_names()
+    problems = count_from_names(matcher)
     _settle(observer, facts)
-    matcher.count_lists()
+    count_lists(matcher)
     _settle(observer, facts)
     return problems
 

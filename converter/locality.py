@@ -17,10 +17,18 @@ from converter.rules import LocalSize, Rule
 
 
 def sizes_in_use(rule: Rule, declared: Mapping[str, LocalSize]) -> tuple[LocalSize, ...]:
-    """The declared sizes that a rule uses; raises MapError where the rule gathers over an index that they depend on."""
+    """The declared sizes that a rule uses; raises MapError for one that is not declared in a condition or constant, and
+    where the rule gathers over an index that it depends on.
+    """
     dims = [d for _, t in rule.terms() for d in t.shape or ()] + [d for e in rule.equations for d in e]
     used = {n for d in dims for n in names(d)} | {n for op in _ops(rule) for n in op.sizes()}
-    used |= rule.fill.value.names if rule.fill is not None and rule.fill.value is not None else set()
+    said = [(c.expr, c.origin) for c in rule.conditions]
+    said += [(rule.fill.value, rule.origin)] if rule.fill is not None else []
+    for expr, origin in said:
+        local = {n for n in expr.names if n.startswith("_")} if expr is not None else set()
+        if local - set(declared):
+            raise MapError(Problem(f"'{min(local - set(declared))}' is no local size of a group", "map", None, origin))
+        used |= local
     out = tuple(declared[n] for n in sorted(used & set(declared)))
     for size in out:
         odd = next((i for i in size.indices if i not in rule.free), None)
@@ -40,6 +48,10 @@ class Locals:
 
     suffix: str = ""
     shared: tuple[tuple[str, str], ...] = ()
+
+    def values(self, known: Mapping[str, int]) -> tuple[str, tuple[int | None, ...]]:
+        """What tells instances of one rule apart as far as sizes go, whatever they are called."""
+        return self.suffix, tuple(known.get(full) for _, full in self.shared)
 
     def numbers(self, known: Mapping[str, int]) -> dict[str, int]:
         """What the sizes of this instance are, as far as they are known, under the names that shapes give them."""
@@ -67,8 +79,10 @@ _NONE = Locals()
 
 def localise(dim: Dim, local: Locals) -> Dim:
     """Give the local sizes of a dim (`_f`) the names that they have in one instance."""
-    here = [n for n in names(dim) if n.startswith("_")]
+    here = [n for n in names(dim) if n[0] == "_"]
     if not here:
         return dim
     shared = dict(local.shared)
+    if isinstance(dim, Poly) and dim.terms == (((here[0],), 1),):
+        return Poly.of(shared.get(here[0], here[0] + local.suffix))
     return substitute(dim, {n: Poly.of(shared.get(n, n + local.suffix)) for n in here})

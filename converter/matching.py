@@ -15,11 +15,11 @@ from converter.expressions import Expr, ExpressionError, UnknownName
 from converter.facts import Facts
 from converter.forms import Form, ambiguity
 from converter.inputs import Inputs
+from converter.locality import shared_sizes
 from converter.names import IndexValues, Label, Template, TemplateError
 from converter.regexes import compile_pattern
-from converter.rules import Condition, Drop, Rule, Ruleset, Term
+from converter.rules import Condition, Drop, LocalSize, Rule, Ruleset, Term
 
-SLACK = 1000  # a count may pass the number of input tensors by this much
 Key = tuple[Label, ...]
 
 
@@ -180,84 +180,19 @@ class Matcher:
         """The input names that a `{match}` drop takes."""
         return self._dropped
 
-    # What names and shapes say about sizes.
+    # Conditions.
 
-    def count_from_names(self) -> list[Problem]:
-        """Add the counts that only names can tell: one more than the highest index; returns what is out of
-        proportion.
-        """
-        highest: dict[str, tuple[int, str]] = {}
-        ignored = set(self._dropped) | set(self.named_drops())
-        by_size: dict[str, list[str]] = {}
-        for name, index in self.rules.indices.items():
-            if index.size is not None and index.size.text.isidentifier() and index.size.text not in self.facts.values:
-                by_size.setdefault(index.size.text, []).append(name)
-        wanted = {i: size for size, names_ in by_size.items() for i in names_}
-        for table in self.tables.values() if wanted else ():
-            columns = [(c, wanted[i]) for c, i in enumerate(table.order) if i in wanted]
-            for key, found in table.names.items() if columns else ():
-                spelled = self.spelled(table, found)
-                if spelled is None or spelled in ignored:
-                    continue
-                for c, size in columns:
-                    value = key[c]
-                    if isinstance(value, int) and value > highest.get(size, (-1, ""))[0]:
-                        highest[size] = (value, spelled)
-        problems = []
-        for size, (value, name) in highest.items():
-            if value + 1 > len(self.inputs.entries) + SLACK:
-                where = f"{len(self.inputs.entries)} {'tensor' if len(self.inputs.entries) == 1 else 'tensors'}"
-                text = (
-                    f"counts up to {value}, out of all proportion to an input of {where} (if it is "
-                    f"meant: --set {size}={value + 1})"
-                )
-                problems.append(Problem(text, "size", name))
-            else:
-                self.facts.know(size, value + 1, f"counted from names, up to {name}")
-        return problems
+    def scope(self, rule: Rule, values: Mapping[str, Label]) -> Mapping[str, Label]:
+        """What the expressions of a rule see besides the facts: its index values, and sizes that it shares."""
+        shared = self._shared(rule, values)
+        for size in shared:
+            self.facts.state(size, values)
+        return {**values, **shared_sizes(rule, values).numbers(self.facts.numbers)} if shared else values
 
-    def count_lists(self) -> None:
-        """Add the lists of counts that only names can tell: for `depth[b]` an item for each b, the highest index and
-        one. A list that has a default is not counted.
-        """
-        for name, index in self.rules.indices.items():
-            item = index.size.item if index.size is not None else None
-            param = self.rules.params.get(item[0]) if item is not None else None
-            if item is None or item[0] in self.facts.values or (param is not None and param.default is not None):
-                continue
-            outer = self.rules.indices.get(item[1])
-            length = self.count_of(item[1], {}) if outer is not None and outer.size is not None else None
-            tables = [t for t in self.tables.values() if {name, item[1]} <= set(t.order)]
-            if length is not None and tables:
-                counts = self._highest(tables, name, item[1], length)
-                if max(counts, default=0) <= len(self.inputs.entries) + SLACK:
-                    self.facts.know(item[0], counts, "counted from names")
-
-    def _highest(self, tables: list[Table], name: str, outer: str, length: int) -> list[int]:
-        """Count an index for each value of another one."""
-        counts = [0] * length
-        for table in tables:
-            row, column = table.order.index(outer), table.order.index(name)
-            for key, found in table.names.items():
-                spelled, at = self.spelled(table, found), int(key[row])
-                if spelled is not None and spelled not in self._dropped and at < length:
-                    counts[at] = max(counts[at], int(key[column]) + 1)
-        return counts
-
-    def check_counts(self, from_set: frozenset[str]) -> list[Problem]:
-        """Find counts that are out of proportion to the input and that nobody set."""
-        problems = []
-        for name, index in self.rules.indices.items():
-            if index.size is None or index.size.names & (set(self.rules.indices) | from_set):
-                continue
-            count = self.count_of(name, {})
-            if count is not None and count > len(self.inputs.entries) + SLACK:
-                why = self.facts.reason([index.size.dim()])
-                few = len(self.inputs.entries)
-                text = f"index '{name}' runs over {count} values, out of all proportion to the input's {few}"
-                text += f" ({why})" if why else ""
-                problems.append(Problem(text, "size", None, self.rules.index_origins[name]))
-        return problems
+    def _shared(self, rule: Rule, values: Mapping[str, Label]) -> tuple[LocalSize, ...]:
+        """The sizes that a rule shares with its groups, once all the indices that they depend on have values."""
+        told = all(i in values for size in rule.locals for i in size.indices)
+        return rule.locals if told else ()
 
     def holds(self, rule: Rule, values: Mapping[str, Label]) -> bool | None:
         """Decide the `when` of a rule for some index values; None where a name is not known yet. Raises
@@ -266,9 +201,10 @@ class Matcher:
         for c in rule.conditions:
             if c.expr is None:
                 continue
-            key = (c.expr.text, *[values.get(n) for n in self._asked(c.expr)])
+            local = tuple(size.full(values) for size in self._shared(rule, values) if size.name in c.expr.names)
+            key = (c.expr.text, *[values.get(n) for n in self._asked(c.expr)], *local)
             if key not in self._decided:
-                value = self._decide(c, values)
+                value = self._decide(c, self.scope(rule, values))
                 if value is None and c.kind == "form":
                     continue
                 if value is None:

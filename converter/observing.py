@@ -38,6 +38,7 @@ class Observer:
 
     def _relevant(self, rule: Rule, table: Table) -> Iterator[tuple[Key, str, bool | None]]:
         used = {n for c in rule.conditions if c.expr is not None for n in c.expr.names}
+        used |= {i for size in rule.locals if size.name in used for i in size.indices}
         columns = [c for c, i in enumerate(table.order) if i in used]
         gathered = sorted(used & set(self.rules.indices))
         cache: dict[Key, bool | None] = {}

@@ -63,6 +63,20 @@ def shape_nodes(rules: Iterable[Any]) -> Iterable[tuple[Node, int]]:
             yield from ((t.shape, 1) for t in (*r.source, *r.target) if t.shape is not None)
 
 
+def local_sizes_of(rules: Iterable[Any]) -> set[str]:
+    """The sizes that groups say their local ones are, where they say it with `+` and `*` alone."""
+    out: set[str] = set()
+    for group in (r for r in rules if isinstance(r, GroupDoc)):
+        out |= local_sizes_of(group.rules)
+        for node in group.local.values():
+            try:
+                used = names(parse(str(node.value)).dim())
+            except ExpressionError:
+                continue  # reported where the group is read
+            out |= {n for n in used if n[0] != "_"} if all(n.isidentifier() for n in used) else set()
+    return out
+
+
 def read_shapes(node: Node, terms: int) -> tuple[Shape, ...]:
     """Read one shape for each of ``terms`` terms; raises ExpressionError."""
     value = node.plain()

@@ -61,7 +61,7 @@ class Recipes:
         if len(instance.sources) == 1 and len(instance.sources[0]) == 1 and not instance.members:
             entry = self.inputs.entry(instance.sources[0][0])
             local = local_sizes(instance.rule, instance.values, [(0, entry.shape)])
-            simple = (instance.rule.number, entry.dtype, entry.shape, local)
+            simple = (instance.rule.number, entry.dtype, entry.shape, local.values(self.facts.numbers))
             if simple not in self._simple:
                 fits = self.shaping.problem(instance.rule.source[0], entry, local) is None
                 self._simple[simple] = self._any(instance) if fits else None
@@ -77,7 +77,7 @@ class Recipes:
             return None
         key = (
             rule.number,
-            local,
+            local.values(self.facts.numbers),
             tuple((g[0].dtype, g[0].shape) for g in entries),
             tuple((i, len(v)) for i, v in instance.members.items()),
         )

@@ -89,6 +89,7 @@ class _Inventor:
         for rule in self.rules.rules:
             self._check_counts(rule)
             for values in self.expander.free_values(rule) if rule.source else ():
+                self._share(rule, values)
                 members = self.expander.members(rule, values)
                 if members is not None:
                     self._add(self.expander.instance(rule, values, members))
@@ -110,13 +111,14 @@ class _Inventor:
                 self._put(instance, name, dtype, shape)
 
     def _kinds(self, instance: Instance) -> list[tuple[str | None, tuple[int, ...]]]:
-        """The dtype and shape of the tensors of each term; instances of a rule without local sizes share them."""
+        """The dtype and shape of the tensors of each term; instances whose local sizes agree share them."""
         rule = instance.rule
         counts = {f"_#{n}": len(v) for n, v in instance.members.items()}
-        key = (rule.number, *counts.values())
-        if key in self._known and not rule.local:
+        shared = shared_sizes(rule, instance.values).numbers(self.facts.numbers)
+        key = (rule.number, *counts.values(), *shared.values())
+        if key in self._known:
             return self._known[key]
-        known = {**self.facts.numbers, **counts, **self._shared(instance)}
+        known = {**self.facts.numbers, **counts, **shared}
         local = {n: v for t in rule.source for d in t.shape or () for n, v in self._locals(d).items()}
         out: list[tuple[str | None, tuple[int, ...]]] = []
         for k, shape in enumerate(implied_shapes(rule, {**local, **known})):
@@ -146,12 +148,11 @@ class _Inventor:
         """Invented values for the local sizes of a dim: another one for each name."""
         return {n: LOCAL + self.shared.index(n) + 1 if n in self.shared else LOCAL for n in names(dim) if n[0] == "_"}
 
-    def _shared(self, instance: Instance) -> dict[str, int]:
-        """The sizes that an instance shares with its group, which become known by this."""
-        for size in instance.rule.locals:
-            self.facts.state(size, instance.values)
-            self.facts.know(size.full(instance.values), self._locals(Poly.of(size.name))[size.name], "invented")
-        return shared_sizes(instance.rule, instance.values).numbers(self.facts.numbers)
+    def _share(self, rule: Rule, values: Mapping[str, Any]) -> None:
+        """Make the sizes known that an instance shares with its groups."""
+        for size in rule.locals:
+            self.facts.state(size, values)
+            self.facts.know(size.full(values), self._locals(Poly.of(size.name))[size.name], "invented")
 
     def _put(self, instance: Instance, name: str, stated: str | None, shape: tuple[int, ...]) -> None:
         fill = instance.rule.fill

@@ -71,6 +71,7 @@ FLOORS = {
     "unknowns": 4.1,
     "matching": 4.1,
     "observing": 4.2,
+    "counting": 4.2,
     "alternatives": 4.15,
     "expand": 4.2,
     "claims": 4.3,

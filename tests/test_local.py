@@ -107,6 +107,53 @@ def test_a_size_that_is_solved_before_it_is_said_is_checked_too(lab):
     lab.fails(m, {"l.0.w": arr(6), "l.1.w": arr(8), "d": arr(3)}, 1, "7", "8")
 
 
+def test_a_condition_may_ask_for_a_size_of_the_group(lab):
+    m = """
+    indices: {i: n}
+    params: {widths: {config: widths}}
+    rules:
+      - from: 'l.{i}.'
+        to: 'b.{i}.'
+        local: {_a: 'widths[i]', _b: null}
+        rules:
+          - {from: w, to: w, shape: _a _b}
+          - {from: skip, to: short, shape: _b _a, when: _a != _b}
+    """.replace("_b: null", "_b: 'widths[i+1]'")
+    t = {"l.0.w": arr(2, 2), "l.1.w": arr(2, 3), "l.1.skip": arr(3, 2, start=9)}
+    lab.both(m, t, {k.replace("l.", "b.").replace("skip", "short"): v for k, v in t.items()})
+    lab.both(m, t, {k.replace("l.", "b.").replace("skip", "short"): v for k, v in t.items()}, "--set", "widths=[2,2,3]")
+    lab.fails(m, {k: v for k, v in t.items() if "skip" not in k}, 1, "l.1.skip: missing")
+    lab.fails(m, t | {"l.0.skip": arr(2, 2)}, 1, "l.0.skip: unexpected: when is false: _a != _b (_a is 2, _b is 2)")
+    lab.fails(m.replace("_a != _b", "_c != _b"), t, 2, "'_c' is no local size")
+    lab.fails(m, {"l.0.skip": arr(2, 2), **t, "l.2.skip": arr(1, 1)}, 1, "l.2.w: missing")
+
+
+def test_what_a_size_should_be_is_solved_where_it_is_a_sum_of_products(lab):
+    m = """
+    indices: {i: n, j: m}
+    rules:
+      - {from: 'a.{i}.', to: 'b.{i}.', local: {_c: d, _f: 2*d+i}, rules: &block [{from: w, to: w, shape: _c _f}]}
+      - {from: 'x.{j}.', to: 'y.{j}.', local: {_c: e, _f: 3}, rules: *block}
+      - {from: both, to: both, shape: d e}
+    """
+    t = {f"a.{i}.w": arr(4, 8 + i) for i in range(3)} | {"x.0.w": arr(5, 3), "both": arr(4, 5)}
+    want = {k.replace("a.", "b.").replace("x.", "y."): v for k, v in t.items()}
+    lab.both(m, t, want)
+    err = lab.fails(m, t | {"a.2.w": arr(4, 11)}, 1, "_f is 11 (from a.2.w), 2 * d + i is 10")
+    assert "a.1.w" not in err
+    lab.fails(m, t | {"a.2.w": arr(3, 8)}, 1, "_c is 3 (from a.2.w), d is 4")
+    lab.fails(m, t | {"x.0.w": arr(5, 4)}, 1, "x.0.w: shape is [5, 4], expected [_c, _f]")
+    assert (
+        lab.run(
+            "stub", "--map", lab.map(m), *(f"--set={x}" for x in ("n=2", "m=1", "d=4", "e=5")), lab / "s.safetensors"
+        ).code
+        == 0
+    )
+    assert {k: v.shape for k, v in read(lab / "s.safetensors").items()} == {
+        "a.0.w": (4, 8), "a.1.w": (4, 9), "x.0.w": (5, 3), "both": (4, 5),
+    }  # fmt: skip
+
+
 def test_an_inner_group_may_declare_a_name_anew_and_ops_may_use_it(lab):
     m = """
     indices: {i: n}
@@ -139,7 +186,9 @@ def test_an_inner_group_may_declare_a_name_anew_and_ops_may_use_it(lab):
         "local: []",
         "local: _c",
         "local: {_c: 'widths[j]'}",
-        "local: {_c: 'unknown + 1'}",
+        "local: {_c: 'unknown[0]'}",
+        "local: {_c: 'unknown if i else 2'}",
+        "local: {_c: '2 +'}",
         "local: {_c: [2]}",
         "local: {_c.d: 2}",
     ],
@@ -170,6 +219,31 @@ def test_a_stub_has_sizes_of_a_group(lab):
     assert lab.run("stub", "--map", path, "--side", "to", "--set", "n=2", lab / "t.safetensors").code == 0
     made = read(lab / "t.safetensors")
     assert made["b.1.k_x.alpha"] == made["b.1.k_x.down"].shape[0]
+
+
+def test_an_optional_constant_of_an_absent_group_is_absent(lab):
+    m = ADAPTER.replace("dtype: int64}", "dtype: int64, optional: true}")
+    there, want = adapter()
+    lab.both(m, there, want)
+    less = {k: v for k, v in want.items() if k != "b.2.q.alpha"}
+    lab.gives(m, less, there, "--reverse")
+    lab.fails(m, {k: v for k, v in want.items() if k != "b.2.q.up"}, 1, "b.2.q.up: missing", flags=["--reverse"])
+
+
+def test_a_constant_of_a_group_that_nothing_counts_is_absent(lab):
+    m = """
+    indices: {i: n, j: m}
+    rules:
+      - {from: 'x.{i}', to: 'y.{i}', shape: d}
+      - from: 'a.{j}.'
+        to: 'b.{j}.'
+        optional: true
+        local: [_r]
+        rules: [{from: w, to: w, shape: _r}, {to: alpha, shape: [], fill: _r, dtype: int64}]
+    """
+    lab.both(m, {"x.0": arr(2)}, {"y.0": arr(2)})
+    t = {"x.0": arr(2), "a.1.w": arr(5)}
+    lab.both(m, t, {"y.0": arr(2), "b.1.w": arr(5), "b.1.alpha": np.array(5, "<i8")})
 
 
 # Forms of a rule.
@@ -283,6 +357,14 @@ def test_a_list_over_an_index_comes_from_a_config(lab):
     lab.both(DEPTHS, there, want)
 
 
+def test_a_list_may_tell_how_many_items_it_has(lab):
+    m = "params: {n: {config: widths, length: true}}\nindices: {i: n}\nrules: [{from: 'h.{i}', to: 'x.{i}', shape: d}]"
+    (lab / "config.json").write_text('{"widths": [3, 4]}')
+    lab.both(m, {"h.0": arr(2), "h.1": arr(2, start=2)}, {"x.0": arr(2), "x.1": arr(2, start=2)})
+    lab.fails(m, {"h.0": arr(2)}, 1, "h.1: missing from the input; n = 2 (from config.json)")
+    lab.fails(m, {f"h.{i}": arr(2) for i in range(3)}, 1, "h.2: unexpected: i = 2 is out of range")
+
+
 def test_a_list_with_a_default_is_not_counted(lab):
     m = "params: {depth: [1, 2]}\nindices: {b: 2, t: 'depth[b]'}\nrules: [{from: 'h.{b}.{t}', to: 'x.{b}.{t}', shape: d}]"
     t = {"h.0.0": arr(2), "h.1.0": arr(2), "h.1.1": arr(2)}
@@ -307,6 +389,9 @@ def test_a_size_in_a_name_may_be_counted_from_other_names(lab):
     t = {f"{k}.{i}": arr(2, start=10 * i + len(t)) for t, k in (("", "e"), ("1", "d")) for i in range(12)}
     want = {f"x.{i}": t[f"e.{i}"] for i in range(12)} | {f"u.{11 - i}": t[f"d.{i}"] for i in range(12)}
     lab.both(m, t, want)
+    m = "drop: {from: [{match: 'e.99'}], to: [{match: 'x.99'}]}\n" + m
+    lab.gives(m, t | {"e.99": arr(1)}, want)
+    lab.gives(m, want | {"x.99": arr(1)}, t, "--reverse")
     lone = "indices: {i: n}\nrules: [{from: 'd.{i}', to: 'u.{n-1-i}', shape: d}]"
     write(lab / "u.safetensors", {"u.0": arr(2)})
     lab.fails(lone, {"u.0": arr(2)}, 1, "--set n=", flags=["--reverse"])
