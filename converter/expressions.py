@@ -242,10 +242,11 @@ def _number(value: Value, node: ast.AST) -> Any:
 
 def _item(node: ast.Subscript, values: Mapping[str, Value]) -> Value:
     base, index = _evaluate(node.value, values), _evaluate(node.slice, values)
-    if not isinstance(base, list) or not isinstance(index, int):
+    if not isinstance(base, list | str) or not isinstance(index, int):
         raise ExpressionError(f"{ast.unparse(node)}: {show(base)} has no item {show(index)}")
     if not 0 <= index < len(base):
-        raise ExpressionError(f"{ast.unparse(node)}: there is no item {index} in a list of {len(base)}")
+        kind = "text" if isinstance(base, str) else "list"
+        raise ExpressionError(f"{ast.unparse(node)}: there is no item {index} in a {kind} of {len(base)}")
     return base[index]
 
 

@@ -229,7 +229,7 @@ BAD_VALUES = [
     "layers * 2",
     "-kinds",
     "-'a'",
-    "kind[0]",
+    "kind[99]",
     "layers['a']",
     "layers[kind]",
     "layers[5]",

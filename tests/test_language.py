@@ -731,6 +731,19 @@ def test_text_is_no_condition(lab, when):
     assert lab.convert(m, {"c": arr(1)}, "--set", "s=false")[0].code == int(when in ("not s", "1 if s else 1"))
 
 
+def test_a_text_is_indexed_by_its_characters(lab):
+    """Some configs have a letter for each layer."""
+    m = """params: {kind: {config: pattern, default: M*E}}
+indices: {i: n}
+rules:
+  - {from: 'l.{i}.a', to: 'b.{i}', shape: d, when: "kind[i] == '*'"}
+  - {from: 'l.{i}.a', to: 'c.{i}', shape: d, when: "kind[i] in 'ME'"}"""
+    given = {f"l.{i}.a": arr(3)[i : i + 1] for i in range(3)}
+    lab.both(m, given, {"c.0": given["l.0.a"], "b.1": given["l.1.a"], "c.2": given["l.2.a"]})
+    says = "when: kind[i]: there is no item 3 in a text of 3 (at i = 3)"
+    lab.fails(m, {**given, "l.3.a": arr(1)}, 1, says)
+
+
 def test_names_share_one_namespace(lab):
     lab.fails("params: {i: 3}\nindices: {i: n}\nrules: [{from: 'x.{i}', to: 'y.{i}'}]", {"x.0": arr(1)}, 2, "map.yaml:")
 
