@@ -21,7 +21,7 @@ from transformers.core_model_loading import Chunk, Concatenate, MergeModulelist,
 from .case import lines, refill, tensor, write_case
 
 REQUIREMENTS = ("transformers==5.24.0", "safetensors==0.8.0", "numpy==2.4.6", "torch==2.13.0")
-OPS = (MergeModulelist, SplitModulelist, Concatenate, Chunk)
+BACK = {MergeModulelist: SplitModulelist, Concatenate: Chunk}  # ops of the entries below, and what undoes them
 Tensors = dict[str, torch.Tensor]
 PLAIN = {"dtype": torch.bfloat16, "attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -40,6 +40,13 @@ LINEAR = {
 }  # fmt: skip
 MLA = {"qk_nope_head_dim": 6, "qk_rope_head_dim": 2, "v_head_dim": 5, "kv_lora_rank": 7, "num_key_value_heads": 4}
 MAMBA = {"mamba_d_state": 5, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_dt_rank": 7, "use_mamba_kernels": False}
+ROUTED = {"n_routed_experts": 12, "n_shared_experts": 3, "first_k_dense_replace": 1}
+ERNIE = SQUARE | {"intermediate_size": 14, "moe_intermediate_size": 6, "moe_num_experts": 12, "moe_k": 2}
+NEMOTRON = WIDE | {
+    "head_dim": 8, "intermediate_size": 9, "ssm_state_size": 5, "mamba_num_heads": 6, "mamba_head_dim": 4,
+    "n_groups": 2, "conv_kernel": 3, "n_routed_experts": 12, "moe_intermediate_size": 14,
+    "moe_shared_expert_intermediate_size": 11,
+}  # fmt: skip
 FULL, LIN = "full_attention", "linear_attention"
 TIED = {"tie_word_embeddings": True}
 
@@ -93,6 +100,51 @@ MODELS: dict[str, dict[str, Any]] = {
         **WIDE, "head_dim": 8, "intermediate_size": 6, "num_hidden_layers": 3, "num_local_experts": 12, "block_size": 5,
         "layer_types": [FULL, LIN, FULL], **TIED,
     },
+    "ernie4_5_moe": {
+        **ERNIE, "num_hidden_layers": 5, "moe_layer_start_index": 1, "moe_layer_end_index": 3,
+        "moe_num_shared_experts": 0,
+    },
+    "ernie4_5_moe@bias": {
+        **ERNIE, "num_hidden_layers": 4, "moe_layer_start_index": 0, "moe_layer_end_index": -1, "moe_layer_interval": 2,
+        "moe_num_shared_experts": 3, "use_bias": True, "tie_word_embeddings": False,
+    },
+    "dots1": {**WIDE, **FF, **ROUTED, "head_dim": 8, "num_hidden_layers": 4},
+    "dots1@bias": {**WIDE, **FF, **ROUTED, "head_dim": 8, "num_hidden_layers": 3, "attention_bias": True, **TIED},
+    "glm4_moe": {
+        **WIDE, **FF, **ROUTED, "head_dim": 8, "num_hidden_layers": 4, "use_qk_norm": True, "attention_bias": True,
+    },
+    "glm4_moe@plain": {**WIDE, **FF, **ROUTED, "head_dim": 8, "num_hidden_layers": 3, **TIED},
+    "phimoe": {
+        **SQUARE, "intermediate_size": 14, "num_hidden_layers": 3, "num_local_experts": 12, "attention_bias": True,
+        "lm_head_bias": True,
+    },
+    "phimoe@plain": {**SQUARE, "intermediate_size": 14, "num_hidden_layers": 3, "num_local_experts": 12, **TIED},
+    "minimax_m2": {
+        **WIDE, "head_dim": 8, "intermediate_size": 6, "num_hidden_layers": 3, "num_local_experts": 12,
+    },
+    "granitemoe": {**SQUARE, "intermediate_size": 7, "num_hidden_layers": 3, "num_local_experts": 12},
+    "granitemoe@bias": {
+        **SQUARE, "intermediate_size": 7, "num_hidden_layers": 3, "num_local_experts": 12, "attention_bias": True, **TIED,
+    },
+    "lfm2_moe": {
+        **SQUARE, **FF, "num_hidden_layers": 4, "num_experts": 12, "num_dense_layers": 1, "conv_L_cache": 5,
+        "layer_types": ["conv", "conv", FULL, "conv"],
+    },
+    "lfm2_moe@bias": {
+        **SQUARE, **FF, "num_hidden_layers": 3, "num_experts": 12, "num_dense_layers": 1, "conv_L_cache": 5,
+        "layer_types": ["conv", FULL, "conv"], "conv_bias": True, "use_expert_bias": False,
+        "tie_word_embeddings": False,
+    },
+    "deepseek_v2": {**SQUARE, **FF, **MLA, **ROUTED, "q_lora_rank": 9, "num_hidden_layers": 4},
+    "deepseek_v2@lite": {
+        **SQUARE, **FF, **MLA, **ROUTED, "q_lora_rank": None, "num_hidden_layers": 3, "attention_bias": True,
+        "mlp_bias": True, **TIED,
+    },
+    "nemotron_h": {**NEMOTRON, "layers_block_type": [LIN, "moe", FULL, "mlp", "moe"]},
+    "nemotron_h@latent": {
+        **NEMOTRON, "layers_block_type": ["moe", LIN, FULL, "mlp"], "moe_latent_size": 7, "mlp_bias": True,
+        "use_bias": True, "use_conv_bias": False,
+    },
 }  # fmt: skip
 
 
@@ -122,11 +174,18 @@ def write(
 ) -> None:
     kind = name.partition("@")[0]
     state = model.state_dict()
-    ops = ", ".join(op.__name__ for op in OPS)
+    used = {
+        type(op)
+        for t in conversion_mapping.get_checkpoint_conversion_mapping(kind)
+        for op in getattr(t, "operations", ())
+    }
+    ops = [x for op, undone in BACK.items() if op in used for x in (op, undone)]
+    assert used <= BACK.keys()
+    code = f"transformers.conversion_mapping, the entries of {kind}"
+    code += f", and of core_model_loading {', '.join(op.__name__ for op in ops)}" if ops else ""
     write_case(
-        folder, f"transformers5/{name}", given, state, peer="transformers", back=back, config=saved,
-        code=f"transformers.conversion_mapping, {kind}, with core_model_loading.{{{ops}}}",
-        count=len(entries(kind)) + lines(*OPS),
+        folder, f"transformers5/{name}", given, state, peer="transformers", back=back, config=saved, code=code,
+        count=len(entries(kind)) + lines(*ops),
     )  # fmt: skip
 
 
@@ -176,7 +235,9 @@ def make(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[Any, Tenso
 
 def published(folder: Path, name: str, given: Tensors, config: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Write the case of a checkpoint as it is published: routers in bfloat16, and tensors that are not read."""
-    routers = {n: x.to(torch.bfloat16) for n, x in given.items() if n.endswith("mlp.gate.weight")}
+    routers = {
+        n: x.to(torch.bfloat16) for n, x in given.items() if n.endswith(".gate.weight") and x.dtype == torch.float32
+    }
     extra = {n: tensor(n, shape, dtype) for n, (shape, dtype) in more.items()}
     model, back, _ = reload({**given, **routers, **extra}, config)
     write(folder, name, model, {**given, **routers, **extra}, config, back)
@@ -198,8 +259,12 @@ def main(folder: Path) -> None:
     logging.disable_progress_bar()
     torch.manual_seed(0)
     done = {name: make(folder, name, config)[1:] for name, config in MODELS.items()}
-    given, config = done["deepseek_v3"]
-    published(folder, "deepseek_v3@published", given, config, mtp_layer(given, 4))
+    for name in ("deepseek_v3", "glm4_moe"):
+        given, config = done[name]
+        published(folder, f"{name}@published", given, config, mtp_layer(given, 4))
+    given, config = done["nemotron_h"]
+    config = {k: v for k, v in config.items() if k != "layers_block_type"} | {"hybrid_override_pattern": "ME*-E"}
+    published(folder, "nemotron_h@published", given, config, {"mtp.layers.0.norm.weight": ((10,), "BF16")})
     given, config = done["qwen3_next"]
     config = {k: v for k, v in config.items() if k != "layer_types"} | {"full_attention_interval": 2}
     d = config["hidden_size"]
