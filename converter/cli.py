@@ -154,7 +154,9 @@ def _run(plan: Plan, checkpoint: Any, job: Any, o: dict[str, Any]) -> None:
 
 def beside(input_path: str) -> list[str]:
     """Files of a checkpoint that are no weights: its index and config."""
-    folder = Path(input_path) if Path(input_path).is_dir() else Path(input_path).parent
+    from converter.formats import folder_of
+
+    folder = folder_of(input_path)
     return [input_path, str(folder / "config.json"), *map(str, folder.glob("*.index.json"))]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from converter.errors import FormatError, Problem, UsageError
 from converter.facts import Settings, early_values
-from converter.formats import open_checkpoint
+from converter.formats import folder_of, open_checkpoint
 from converter.formats.base import Input
 from converter.formats.text import many_objects
 from converter.mapfile import load_map, read_map
@@ -145,8 +145,7 @@ def read_config(input: PathLike | None, config: PathLike | None) -> tuple[Mappin
     if config is None:
         if input is None:
             return None, "config.json"
-        beside = Path(input)
-        path = (beside if beside.is_dir() else beside.parent) / "config.json"
+        path = folder_of(os.fspath(input)) / "config.json"
         if not path.is_file():
             return None, "config.json"
     else:

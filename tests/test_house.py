@@ -133,6 +133,7 @@ INNER = {
         "index": 2,
         "staging": 2,
         "shards": 3,
+        "ranks": 2,
         "locate": 4,
         "target": 4,
         "swap": 3.5,

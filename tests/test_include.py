@@ -19,6 +19,7 @@ from converter.fields import keys_of
 from converter.including import MAX_INCLUDES, MAX_WAY, Source
 from converter.mapfile import is_fragment, load_map, read_includes, read_map, read_source, shipped_files, shipped_maps
 from converter.planning import make_plan
+from converter.ruledoc import NAME, DtypeSidesDoc, GroupDoc, RuleDoc, TiedDoc
 from converter.rules import Ruleset
 from converter.spec import Header
 from converter.steps import Plan
@@ -354,6 +355,15 @@ def test_one_file_in_two_groups(lab):
     """
     assert len(lab.rules(text)) == 4 + 4
     assert lab.rules(text)[-1] == "dec.{j}.x -> d.{j}.x"
+
+
+def test_the_keys_that_hold_whole_names_are_known():
+    """A new key that names a tensor has to go below the prefixes too: `lowered` in converter/merging.py."""
+    keys = {**keys_of(RuleDoc), **keys_of(GroupDoc), **keys_of(TiedDoc), **keys_of(DtypeSidesDoc)}
+    holders = {
+        word for word, f in keys.items() if NAME in (f.metadata["schema"], *f.metadata["schema"].get("anyOf", ()))
+    }
+    assert holders == {"with", "without", "tied", "name", "like"}
 
 
 @pytest.mark.parametrize("line", ["strip: {from: [a.]}", "rest: keep", "dtype: float32"])
