@@ -179,7 +179,7 @@ def test_tensors_lie_by_element_size_and_then_in_the_order_of_the_input(lab):
         (["inspect", "--jsn", "in.safetensors"], "--json"),
         (["check"], "MAPS"),
         (["check", "nope"], "nope"),
-        (["maps", "x"], "x"),
+        (["maps", "gpt", "no such word"], "no such word"),
         (["stub", "--map", "gpt2"], "OUTPUT"),
         (["stub", "--map", "gpt2", "--side", "hff", "s.safetensors"], "hf"),
         (["stub", "--map", "gpt2", "--set", "dd=4", "s.safetensors"], "dd"),
