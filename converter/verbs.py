@@ -103,6 +103,10 @@ def stub_command(
 @click.argument("words", nargs=-1)
 def maps_command(words: tuple[str, ...]) -> None:
     """List the maps that ship with the package, or those that have all WORDS in their name or description."""
+    import shutil
+    import sys
+    import textwrap
+
     from converter.mapfile import read_source, shipped_maps
 
     maps = shipped_maps()
@@ -111,20 +115,12 @@ def maps_command(words: tuple[str, ...]) -> None:
     if not shown:
         raise UsageError(f"no map has {' and '.join(words)} in its name or description")
     width = max(map(len, shown)) + 2
-    folders = sorted({n.rpartition("/")[0] for n in shown})
-    for k, folder in enumerate(folders):
-        if k:
+    read_by_people = sys.stdout.isatty()  # in a pipe, a line is a map
+    folder = ""
+    for name in sorted(shown, key=lambda n: (n.rpartition("/")[0], n)):
+        if read_by_people and name.rpartition("/")[0] != folder:
             click.echo()
-        for name in (n for n in shown if n.rpartition("/")[0] == folder):
-            for j, line in enumerate(_lines(about[name], width)):
-                click.echo(f"{'' if j else name:<{width}}{line}".rstrip())
-
-
-def _lines(text: str, indent: int) -> list[str]:
-    """Wrap a text where people read it; in a pipe it stays on one line."""
-    import shutil
-    import sys
-    import textwrap
-
-    room = max(30, shutil.get_terminal_size().columns - indent - 1)
-    return (textwrap.wrap(text, room) if sys.stdout.isatty() else [text]) or [""]
+        folder = name.rpartition("/")[0]
+        room = max(30, shutil.get_terminal_size().columns - width - 1)
+        for j, line in enumerate((textwrap.wrap(about[name], room) if read_by_people else [about[name]]) or [""]):
+            click.echo(f"{'' if j else name:<{width}}{line}".rstrip())

@@ -1,5 +1,6 @@
 """The command line: what each flag and verb does, exit codes, and what is never left behind, touched or lost."""
 
+import io
 import json
 import os
 import shutil
@@ -584,3 +585,14 @@ def test_shipped_maps_are_found_by_name_from_anywhere(lab, monkeypatch):
     assert lab.run("stub", "--map", "gpt2", lab / "s.safetensors").code == 0
     assert lab.run("--map", "gpt2", lab / "s.safetensors", lab / "t.safetensors").code == 0
     assert Path(lab / "t.safetensors").is_file()
+
+
+def test_maps_where_people_read_them(monkeypatch, lab):
+    """On a terminal, folders stand apart and long texts are wrapped; a test has no terminal, so it says it is one."""
+    plain = lab.run("maps").out.splitlines()
+    monkeypatch.setattr(io.StringIO, "isatty", lambda self: True, raising=False)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
+    shown = lab.run("maps").out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\n\nlitgpt/" in shown
+    assert sorted(shown.split()) == sorted(word for line in plain for word in line.split())
