@@ -243,10 +243,15 @@ class Facts:
         raise (UsageError if name in self._settings.set else MismatchError)(Problem(text, "size"))
 
     def contradicted(self) -> list[Problem]:
-        """List expressions of the map that do not hold for the sizes found."""
+        """List expressions of the map that do not hold for the sizes found.
+
+        What `--set` or the config say stands in place of the expression.
+        """
         out: list[Problem] = []
         for name, param in self.params.items():
             if param.expr is None or name not in self.values or name in self._settings.set:
+                continue
+            if self._settings.config is not None and config_value(self._settings.config, param.config) is not None:
                 continue
             expr = param_expr(param.expr)
             try:

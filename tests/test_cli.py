@@ -589,8 +589,13 @@ def test_shipped_maps_are_found_by_name_from_anywhere(lab, monkeypatch):
 
 def test_maps_where_people_read_them(monkeypatch, lab):
     """On a terminal, folders stand apart and long texts are wrapped; a test has no terminal, so it says it is one."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
     plain = lab.run("maps").out.splitlines()
-    monkeypatch.setattr(io.StringIO, "isatty", lambda self: True, raising=False)
+    monkeypatch.setattr(io, "StringIO", Terminal)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
     shown = lab.run("maps").out
     assert max(map(len, shown.splitlines())) <= 80

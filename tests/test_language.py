@@ -655,6 +655,16 @@ def test_an_expression_is_an_equation(lab):
     lab.fails(m, {"x": arr(8), "z": arr(5)}, 1, "hd", "5", "4", flags=["--set", "h=2"])
 
 
+def test_a_config_stands_in_place_of_an_expression(lab):
+    """Head widths are d // h unless a model says otherwise."""
+    m = "params: {hd: {config: head_dim, expr: d // h}, h: 2}\nrules: [{from: x, to: y, shape: d}, {from: z, to: w, shape: hd}]"
+    for config, hd in ({}, 4), ({"head_dim": 5}, 5):
+        (lab / "c.json").write_text(json.dumps(config))
+        flags = ["--config", lab / "c.json"]
+        lab.gives(m, {"x": arr(8), "z": arr(hd)}, {"y": arr(8), "w": arr(hd)}, *flags)
+        lab.fails(m, {"x": arr(8), "z": arr(6)}, 1, f"{hd}", "6", flags=flags)
+
+
 def test_assumed_values_are_noted_where_something_depends_on_them(lab):
     m = "params: {up: [1, 2]}\nrules: [{from: a, to: b, when: 'up[0] == 1'}]"
     r = lab.gives(m, {"a": arr(1)}, {"b": arr(1)})

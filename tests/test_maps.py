@@ -157,8 +157,9 @@ def reads_and_writes_once(plan: Plan) -> None:
     assert set(written) == {s.name for s in plan.outputs}
     read = Counter(n for step in plan.steps for n in step.source_names())
     assert set(read) | set(plan.fates.dropped) == set(plan.header.tensors)
-    moved = Counter(n for step in plan.steps if step.kind != "compare" for n in step.source_names())
-    tied = {n for t in plan.fates.tied for n in (t.name, t.of)}
+    tied = {n for t in plan.fates.tied for n in (t.name, t.of)}  # of the `from` side, which may be the written one
+    moving = [s for s in plan.steps if s.kind != "compare" and tied.isdisjoint(s.target_names())]
+    moved = Counter(n for step in moving for n in step.source_names())
     assert not {n: k for n, k in moved.items() if k > 1 and n not in tied}
     assert not plan.fates.unexpected
     assert not plan.fates.missing
