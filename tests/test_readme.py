@@ -31,7 +31,8 @@ from converter.spec import DTYPES as ALL_DTYPES
 
 ROOT = Path(__file__).parent.parent
 README, LANGUAGE, FORMATS = ROOT / "README.md", ROOT / "docs" / "language.md", ROOT / "docs" / "formats.md"
-PAGES = (README, LANGUAGE, FORMATS, ROOT / "docs" / "architectures.md")
+NEW = ROOT / "docs" / "new-architecture.md"
+PAGES = (README, LANGUAGE, FORMATS, NEW, ROOT / "docs" / "architectures.md")
 
 # The tables of docs/language.md, by the class of the schema whose keys they list.
 TABLES = {
@@ -162,14 +163,20 @@ def _timeless(text: str) -> str:
     return re.sub(r"\d+\.\d s\b", "T s", "\n".join(line.rstrip() for line in text.split("\n")))
 
 
-def play(folder: Path) -> list[tuple[Block, str]]:
-    """Run the README in a folder, and give its sessions and outputs with what they should be."""
+def play(page: Path, folder: Path) -> list[tuple[Block, str]]:
+    """Run a page in a folder, and give its sessions and outputs with what they should be.
+
+    A python block whose first line is a comment with a file name is that file of the project, which it has to equal.
+    """
     session, printed, found = Session(), "", list[tuple[Block, str]]()
     with chdir(folder), mock.patch.dict(os.environ, {"NO_COLOR": "1", "COLUMNS": "200"}):
-        for block in blocks(README):
+        for block in blocks(page):
+            source = re.match(r"# (\S+\.py)\n", block.text)
             named = re.match(r"# (\S+\.yaml)\n", block.text)
             if block.kind in ("console", "text"):
                 found.append((block, session.block(block, printed)))
+            elif block.kind == "python" and source:
+                assert (ROOT / source[1]).read_text(encoding="utf-8").strip() == block.text.split("\n", 1)[1].strip()
             elif block.kind == "python":
                 printed = session.python(block.text, block.line)
             elif block.kind == "yaml" and named:
@@ -181,12 +188,27 @@ def play(folder: Path) -> list[tuple[Block, str]]:
 
 
 def test_the_sessions_of_the_readme(tmp_path):
-    found = play(tmp_path)
+    found = play(README, tmp_path)
     assert [f"{b.line}: {b.text}" for b, _ in found] == [f"{b.line}: {real}" for b, real in found]
     kinds = [b.kind for b in blocks(README)]
     assert (kinds.count("console"), kinds.count("python"), kinds.count("text")) >= (7, 6, 3)
     assert (tmp_path / "tower-again.safetensors").exists()
     assert not (tmp_path / "never.safetensors").exists()
+
+
+def beside_the_tests(folder: Path) -> Path:
+    """A folder in which the project's tests are, as in a checkout."""
+    (folder / "tests").symlink_to(ROOT / "tests")
+    return folder
+
+
+def test_the_page_on_a_new_architecture(tmp_path):
+    """Its map and its peer are those that ship, so that all that it says of them is held by other tests too."""
+    found = play(NEW, beside_the_tests(tmp_path))
+    assert [f"{b.line}: {b.text}" for b, _ in found] == [f"{b.line}: {real}" for b, real in found]
+    shipped = (ROOT / "maps" / "transformerlens" / "bloom.yaml").read_text().splitlines()
+    assert (tmp_path / "bloom.yaml").read_text().splitlines()[1:] == shipped[1:]
+    assert f"| `{shipped[0]}`" in NEW.read_text()
 
 
 def snippets() -> list[Any]:
@@ -361,12 +383,13 @@ def test_links_lead_somewhere(page):
 
 
 def rewrite() -> None:
-    """Write what the README shows anew."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = README.read_text(encoding="utf-8").split("\n")
-        for block, real in reversed(play(Path(folder))):
-            text[block.line : block.line + len(block.text.split("\n"))] = real.split("\n")
-        README.write_text("\n".join(text), encoding="utf-8")
+    """Write what the pages show anew."""
+    for page, lay_out in ((README, Path), (NEW, beside_the_tests)):
+        with tempfile.TemporaryDirectory() as folder:
+            text = page.read_text(encoding="utf-8").split("\n")
+            for block, real in reversed(play(page, lay_out(Path(folder)))):
+                text[block.line : block.line + len(block.text.split("\n"))] = real.split("\n")
+            page.write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":
