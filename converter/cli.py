@@ -68,7 +68,7 @@ MAIN_HELP = """Convert the checkpoint INPUT by a map into OUTPUT.
 @click.option("--root", metavar="NAME", help="Which state dict of a wrapped pickle.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Threads (default: one for each core, at most 4).")
 @click.option("--memory", type=Size(), default="256MiB", show_default=True, help="Memory for buffers.")
-@click.option("--report", "report_file", metavar="FILE", help="Write the fate of every name to FILE.json.")
+@click.option("--report", "report_file", metavar="FILE", help="Write the fate of every name to FILE.json or FILE.html.")
 @click.option("--quiet", is_flag=True, help="Print problems only.")
 @click.version_option(__version__, prog_name="convert")
 @click.argument("input_path", metavar="INPUT")
@@ -85,8 +85,8 @@ def convert_command(context: click.Context, /, **options: Any) -> None:
             f"{2 + len(context.args)} paths are given, one INPUT and one OUTPUT are taken "
             "(the files of one checkpoint are given as their folder, which has an index)"
         )
-    if o["report_file"] is not None and Path(o["report_file"]).suffix != ".json":
-        raise UsageError(f"--report {o['report_file']}: reports are written as .json")
+    if o["report_file"] is not None and Path(o["report_file"]).suffix not in (".json", ".html"):
+        raise UsageError(f"--report {o['report_file']}: reports are written as .json or .html")
     if o["output_path"] is None and not o["dry_run"]:
         raise UsageError("OUTPUT is missing (only --dry-run does without)")
     found = make_settings(
@@ -171,10 +171,18 @@ def check_report(report: Path, kept: list[str]) -> None:
             raise UsageError(Problem(f"the report would take the place of {other}", "usage", str(report)))
 
 
+def _text(report: Report, file: str) -> str:
+    if Path(file).suffix == ".json":
+        return report.to_json() + "\n"
+    from converter.html import to_html
+
+    return to_html(report)
+
+
 def _save(report: Report, file: str | None) -> None:
     if file is not None:
         try:
-            Path(file).write_text(report.to_json() + "\n", encoding="utf-8")
+            Path(file).write_text(_text(report, file), encoding="utf-8")
         except OSError as e:
             from converter.errors import FormatError
 

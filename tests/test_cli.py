@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab import Lab, arr, encode, header, metadata, read, same, shards, write
+from lab import Lab, arr, encode, header, metadata, read, run, same, shards, write
 
 MAP = """
 indices: {i: n}
@@ -601,3 +601,43 @@ def test_maps_where_people_read_them(monkeypatch, lab):
     assert max(map(len, shown.splitlines())) <= 80
     assert "\n\nlitgpt/" in shown
     assert sorted(shown.split()) == sorted(word for line in plain for word in line.split())
+
+
+# The report as a page.
+
+
+def test_a_report_as_html_shows_every_fate_and_runs_nothing(tmp_path):
+    evil = "<script>alert(1)</script>"
+    write(tmp_path / "in.safetensors", {"a": arr(2), evil: arr(3), "b": arr(2), "bad\x1b[2J": arr(1)})
+    (tmp_path / "map.yaml").write_text("version: 1\nname: m\nrules: [{from: a, to: x, shape: d}]\ndrop: {from: [b]}\n")
+    page = tmp_path / "r.html"
+    r = run(
+        "--map",
+        tmp_path / "map.yaml",
+        "--unmatched",
+        "keep",
+        "--report",
+        page,
+        tmp_path / "in.safetensors",
+        tmp_path / "o.safetensors",
+    )
+    assert r.code == 0
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "\x1b" not in text
+    for word in ("loaded (", "kept (2)", "dropped (1)", "<td>a</td><td>x</td>", "1 dropped"):
+        assert word in text, word
+
+
+def test_a_report_as_html_of_what_failed_says_why(tmp_path):
+    write(tmp_path / "in.safetensors", {"a": arr(2), "b": arr(3)})
+    (tmp_path / "map.yaml").write_text("version: 1\nname: m\nrules: [{from: a, to: x, shape: d}]\n")
+    page = tmp_path / "r.html"
+    r = run("--map", tmp_path / "map.yaml", "--report", page, tmp_path / "in.safetensors", tmp_path / "o.safetensors")
+    assert r.code == 1
+    text = page.read_text()
+    assert "unexpected (1)" in text
+    assert "no rule names it" in text
+    assert 'class="bad"' in text

@@ -97,6 +97,7 @@ FLOORS = {
     # a plan and the data
     "execute": 6,
     "report": 6,
+    "html": 6.1,
     "printing": 6,
     "proof": 6.1,
     "writing": 6.5,
