@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 W = TypeVar("W")
+TICK = 0.1  # seconds until the waiting thread looks for a signal
 
 
 class Pool(Generic[W]):
@@ -41,7 +42,8 @@ class Pool(Generic[W]):
         """Run one thread a worker and wait for their own word that they are done.
 
         ``Thread.join`` that a KeyboardInterrupt cuts short takes a running thread for an ended one ever after
-        (CPython 3.11), so each thread sets an event instead.
+        (CPython 3.11), so each thread sets an event instead. The wait is cut up, since the system may give a signal to
+        another thread, and then nothing wakes this one, which alone can raise KeyboardInterrupt.
         """
         ended = [threading.Event() for _ in self._crew]
         begun = 0
@@ -50,7 +52,8 @@ class Pool(Generic[W]):
                 begun += 1
                 threading.Thread(target=self._work_and_tell, args=(worker, event), daemon=True).start()
             for event in ended:
-                event.wait()
+                while not event.wait(TICK):
+                    pass
         except BaseException:
             self._stop.set()
             for event in ended[: begun - 1]:
