@@ -1,0 +1,7 @@
+"""What all tests need of the process that runs them."""
+
+import signal
+
+# A shell that starts the tests in the background has them ignore interrupts, and the children that they interrupt too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
