@@ -7,15 +7,20 @@ this file is that process.
 
 import errno
 import fcntl
+import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from lab import arr, write
 
 ROOT = Path(__file__).parent.parent
 READS = ["open", "pread", "preadv"]
@@ -55,27 +60,152 @@ class Warm:
         )
 
     def run(self, *arguments: Any, **fault: Any) -> Done:
-        """Run the command line. ``fault`` is at most one of the things that :class:`Steps` does, and settings."""
+        """Run the command line with a fault of :class:`Steps` or :class:`Lines`.
+
+        And perhaps as another ``user`` (a number), in a folder (``cwd``), with a limit for files (``file_size``).
+        """
+        self.start(*arguments, **fault)
+        return self.finish()
+
+    def start(self, *arguments: Any, **fault: Any) -> None:
+        """Begin a run that :meth:`finish` waits for."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([[str(a) for a in arguments], fault]) + "\n")
         self._process.stdin.flush()
+
+    def finish(self) -> Done:
+        """Wait for the run to end."""
+        assert self._process.stdout is not None
         return Done(*json.loads(self._process.stdout.readline()))
 
     def close(self) -> None:
         self._process.communicate()
 
 
+MAP = """\
+version: 1
+name: test
+indices: {i: n}
+rules:
+  - {from: 'h.{i}.w', to: 'b.{i}.w', shape: p q, ops: [transpose]}
+  - {from: e, to: embed, shape: v q}
+"""
+# How many shards: some, fewer, one; the sizes are in multiples of what the layers take.
+SHARDS, FEWER, ONE = (["--max-shard-size", size] for size in ("10B", "15B", "1GB"))
+
+
+class Situation(NamedTuple):
+    """Where the output goes, how, and what is there before: made with these flags, and these other files."""
+
+    output: str
+    flags: list[str]
+    before: list[str] | None = None
+    beside: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+# Here either the old files or the new ones are there, and no other.
+WHOLE = {
+    "a file": Situation("o.safetensors", []),
+    "a file in place of another": Situation("o.safetensors", ["--force"], []),
+    "shards": Situation("o", SHARDS),
+    "shards in place of as many": Situation("o", [*SHARDS, "--force"], SHARDS, ("config.json",)),
+    "shards in place of fewer": Situation("o", [*SHARDS, "--force"], FEWER),
+    "shards among other files": Situation("o", SHARDS, None, ("config.json", "README.md")),
+    "shards in place of one file": Situation("o", [*SHARDS, "--force"], ONE, ("config.json",)),
+    "shards into an empty folder": Situation("o/", SHARDS, None, ("",)),
+    "one file in place of shards": Situation("o", ["--force"], SHARDS, ("config.json",)),
+    "one file in place of one": Situation("o", ["--force"], ONE, ("config.json",)),
+}
+LONG = list(WHOLE)[:4]  # a hundred points each; the others end in other ways, and that is where theirs are
+LAYERS = {True: 45, False: 9}
+# Here files are moved one by one: what a loader finds is the old set, the new set, or nothing that it takes for one.
+ONE_BY_ONE = {
+    "as many, and a sub-folder": Situation("o", [*SHARDS, "--force"], SHARDS, ("config.json", "sub/x.txt")),
+    "as many, and no exchange": Situation("o", [*SHARDS, "--force"], SHARDS, (), ("renameat2", "link")),
+    "fewer, and a sub-folder": Situation("o", [*SHARDS, "--force"], FEWER, ("sub/x.txt",)),
+    "one file by shards, no exchange": Situation("o", [*SHARDS, "--force"], ONE, ("config.json",), ("renameat2",)),
+    "shards by one file, no exchange": Situation("o", ["--force"], SHARDS, ("config.json",), ("renameat2",)),
+    "other files, and a sub-folder": Situation("o", SHARDS, None, ("config.json", "sub/x.txt")),
+}
+
+
+class Place:
+    """A folder with a map, two inputs, and what a situation has there before."""
+
+    def __init__(self, folder: Path, warm: Warm, situation: Situation, long: bool = False) -> None:
+        self.folder, self.warm, self.situation = folder, warm, situation
+        self.output = folder / situation.output
+        self.layers = LAYERS[long]
+        (folder / "map.yaml").write_text(MAP)
+        for name, start in (("in", 0), ("old", 5000)):
+            tensors = {"e": arr(7, 3, start=start + 900)}
+            tensors |= {f"h.{i}.w": arr(2, 3, start=start + 10 * i) for i in range(self.layers)}
+            write(folder / f"{name}.safetensors", tensors)
+        if situation.before is not None:
+            assert self.convert(*situation.before, source="old").code == 0
+        for name in situation.beside:
+            (self.output / name).parent.mkdir(parents=True, exist_ok=True)
+            if name:
+                (self.output / name).write_text(name)
+        self.old = contents(folder)
+        shutil.copytree(folder, folder.with_name("template"))
+        self.steps = self.convert(lacks=situation.lacks).steps
+        self.filled = max(k for k, name in enumerate(self.steps, 1) if name in ("preadv", "copy_file_range"))
+        self.new = contents(folder)
+        assert self.new != self.old
+        assert not [n for n in self.new if TEMPORARY in n]
+
+    def convert(self, *flags, source="in", **fault):
+        flags = [f"{int(f[:-1]) * self.layers}B" if f in ("10B", "15B") else f for f in flags or self.situation.flags]
+        command = ["--map", self.folder / "map.yaml", self.folder / f"{source}.safetensors"]
+        return self.warm.run(*command, self.folder / self.situation.output, "--jobs", "1", *flags, **fault)
+
+    def reset(self) -> None:
+        output = self.folder / self.situation.output.rstrip("/")
+        if output.is_dir():
+            shutil.rmtree(output)
+        output.unlink(missing_ok=True)
+        for left in self.folder.glob(f".*{TEMPORARY}"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        template = self.folder.with_name("template") / output.name
+        if template.is_dir():
+            shutil.copytree(template, output)
+        elif template.exists():
+            shutil.copy2(template, output)
+
+    def points(self, many: int) -> list[tuple[int, str]]:
+        """Some steps until all data are written, all from there on, and some in which a write is cut in half."""
+        early = sorted({1 + k * self.filled // many for k in range(many)})
+        found = [(k, "kill") for k in [*early, *range(self.filled + 1, len(self.steps) + 2)]]
+        writes = [k for k, name in enumerate(self.steps, 1) if name == "pwrite"]
+        return found + [(k, "half") for k in writes[:: max(1, len(writes) // 8)]]
+
+    def again(self) -> None:
+        """The next run works, whatever the killed one left, and leaves nothing of it."""
+        again = settled(self.folder) == self.new or self.situation.before is not None
+        flags = [f for f in self.situation.flags if f != "--force"]
+        done = self.convert(*flags, *(["--force"] if again else ["--quiet"]))
+        assert (done.code, done.err) == (0, "")
+        assert contents(self.folder) == self.new
+
+
 class Steps:
     """Counts the steps of this process and does something at one of them.
 
     ``at``: the number of the step, from 1. ``do``: ``kill`` before it; ``half``: kill in the middle of it, if it
-    writes; a signal number: raise it before the step; an errno name: let the step, and ``times`` - 1 more of its kind,
-    fail. ``only``: count calls of this name alone. ``lacks``: names of calls that the system does not have.
+    writes; a signal number: raise it before the step; an errno name: let the step, and ``times`` - 1 more after it,
+    fail; a path: wait there until somebody has written into that pipe. ``only``: the calls that count, all if empty.
+    ``lacks``: names of calls that the system does not have.
     """
 
     def __init__(
-        self, at: int = 0, do: str | int = "kill", only: str = "", times: int = 1, lacks: Sequence[str] = ()
+        self,
+        at: int = 0,
+        do: str | int = "kill",
+        only: Sequence[str] = (),
+        times: int = 1,
+        lacks: Sequence[str] = (),
     ) -> None:
         self.at, self.do, self.only, self.times, self.lacks = at, do, only, times, lacks
         self.seen: list[str] = []
@@ -84,7 +214,7 @@ class Steps:
     def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **options: Any) -> Any:
             with self._lock:
-                counts = not self.only or name == self.only
+                counts = not self.only or name in self.only
                 if counts:
                     self.seen.append(name)
                 number = len(self.seen)
@@ -103,6 +233,8 @@ class Steps:
             os.kill(os.getpid(), signal.SIGKILL)
         if isinstance(self.do, int):
             signal.raise_signal(self.do)
+        elif self.do.startswith("/"):
+            Path(self.do).read_bytes()
         else:
             code = getattr(errno, self.do)
             raise OSError(code, os.strerror(code))
@@ -138,17 +270,44 @@ class Steps:
         staging._libc = lambda: fake
 
 
+class Lines:
+    """Sends this process SIGINT at line number ``at`` of those that it runs in some files of the package."""
+
+    def __init__(self, at: int, files: Sequence[str]) -> None:
+        self.at, self.files, self.count = at, tuple(files), 0
+        self.seen: list[str] = []
+
+    def install(self) -> None:
+        """Trace this thread from here on."""
+        sys.settrace(self._call)
+
+    def _call(self, frame: Any, event: str, argument: object) -> Any:
+        return self._line if frame.f_code.co_filename.endswith(self.files) else None
+
+    def _line(self, frame: Any, event: str, argument: object) -> Any:
+        if event == "line":
+            self.count += 1
+            if self.count == self.at:
+                sys.settrace(None)
+                self.seen.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+                os.kill(os.getpid(), signal.SIGINT)
+        return self._line
+
+
 def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
     import resource
 
     from converter.cli import main
 
-    cwd, limit = fault.pop("cwd", None), fault.pop("file_size", None)
+    cwd, limit, user = fault.pop("cwd", None), fault.pop("file_size", None), fault.pop("user", None)
     if cwd is not None:
         os.chdir(cwd)
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    steps = Steps(**fault)
+    if user is not None:
+        os.setgroups([])
+        os.setuid(user)
+    steps = Lines(**fault) if "files" in fault else Steps(**fault)
     pwrite = os.pwrite
     steps.install()
     code = 70
@@ -156,23 +315,40 @@ def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
         main(arguments)
     except SystemExit as e:
         code = int(e.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
     finally:
+        sys.settrace(None)
         sys.stdout.flush()
         sys.stderr.flush()
-        pwrite(report, json.dumps(steps.seen).encode(), 0)
+        pwrite(report, json.dumps(steps.seen if steps.seen else getattr(steps, "count", [])).encode(), 0)
         os._exit(code)
+
+
+def _rehearse(folder: Path) -> None:
+    from contextlib import redirect_stderr, redirect_stdout, suppress
+
+    from converter.cli import main
+
+    (folder / "m.yaml").write_text("version: 1\nname: m\nrules: [{from: e, to: E, shape: v d, ops: [transpose]}]\n")
+    write(folder / "i.safetensors", {"e": arr(2, 3)})
+    for flags in (["--verify", "--jobs", "1"], ["--force", "--max-shard-size", "1B"]):
+        output = folder / ("o.safetensors" if "--verify" in flags else "o")
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            with suppress(SystemExit):
+                main(["--map", str(folder / "m.yaml"), str(folder / "i.safetensors"), str(output), *flags])
+            assert output.exists()
 
 
 def serve() -> None:
     """Fork a child for each line of stdin and say how it ended."""
-    import numpy  # noqa: F401
-
-    import converter.cli
-    import converter.compare
-    import converter.proof
-    import converter.run
-    import converter.tiles  # noqa: F401
-
+    with tempfile.TemporaryDirectory() as folder:  # whatever is imported late is imported now
+        _rehearse(Path(folder))
+    gc.collect()
+    gc.freeze()  # so that children share these pages
+    gc.disable()
     for line in sys.stdin:
         arguments, fault = json.loads(line)
         ends = [os.memfd_create(name) for name in ("out", "err", "steps")]
