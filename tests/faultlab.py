@@ -157,9 +157,13 @@ class Place:
         assert not [n for n in self.new if TEMPORARY in n]
 
     def convert(self, *flags, source="in", **fault):
+        return self.warm.run(*self.command(*flags, source=source), **fault)
+
+    def command(self, *flags, source="in"):
+        """The words of the conversion, with these flags in the place of its own."""
         flags = [f"{int(f[:-1]) * self.layers}B" if f in ("10B", "15B") else f for f in flags or self.situation.flags]
-        command = ["--map", self.folder / "map.yaml", self.folder / f"{source}.safetensors"]
-        return self.warm.run(*command, self.folder / self.situation.output, "--jobs", "1", *flags, **fault)
+        paths = [self.folder / f"{source}.safetensors", self.folder / self.situation.output]
+        return ["--map", self.folder / "map.yaml", *paths, "--jobs", "1", *flags]
 
     def reset(self) -> None:
         output = self.folder / self.situation.output.rstrip("/")
@@ -298,7 +302,10 @@ def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
     import resource
 
     from converter.cli import main
+    from converter.signals import leave_at_once
 
+    sys.argv = ["convert", *arguments]
+    leave_at_once()
     cwd, limit, user = fault.pop("cwd", None), fault.pop("file_size", None), fault.pop("user", None)
     if cwd is not None:
         os.chdir(cwd)
@@ -312,7 +319,7 @@ def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
     steps.install()
     code = 70
     try:
-        main(arguments)
+        main()
     except SystemExit as e:
         code = int(e.code or 0)
     except BaseException:

@@ -50,10 +50,10 @@ class Output:
                     for i, file in enumerate(self.layout.files):
                         self._start(i, file.header_bytes, file.size)
                     self._start_index()
+            return self
         except BaseException:
             self._discard()
             raise
-        return self
 
     def _check(self) -> Target:
         return check_target(self.path, self.layout.directory, self._force, self._inputs)
@@ -140,7 +140,8 @@ class Output:
                 self._check_still_free()
                 self._claim.path.replace(self.target.path)
             self.committed = True
-            sync_folder(self.target.path.parent)
+            with faults(self.path, "is in place, but its folder could not be synced to disk"):
+                sync_folder(self.target.path.parent)
         self._discard()
 
     def _publish(self, staging: Path) -> None:

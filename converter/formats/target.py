@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 from converter.errors import ConvertError, Problem, UsageError
 from converter.formats.base import bad, faults
@@ -18,6 +19,7 @@ from converter.formats.swap import unfinished
 from converter.formats.text import listing, show
 
 TEMPORARY = "tmp-convert"
+NAME_BYTES = 255  # of a name, on most file systems
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,13 @@ class Target:
 
     @property
     def sibling(self) -> Path:
-        """Temporary name beside the target."""
-        name = self.path.name  # "" of the root, which has nothing beside it
-        return self.path.with_name(f".{name}.{TEMPORARY}") if name else self.within
+        """Temporary name beside the target; of a name that leaves no room for more, it has the checksum."""
+        name = self.path.name
+        if not name:  # the root, which has nothing beside it
+            return self.within
+        raw = os.fsencode(name)
+        room = NAME_BYTES - len(TEMPORARY) - 2
+        return self.path.with_name(f".{name if len(raw) <= room else f'{crc32(raw):08x}'}.{TEMPORARY}")
 
     @property
     def within(self) -> Path:
