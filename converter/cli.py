@@ -221,12 +221,12 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     if argv is None:
         gc.disable()  # a short-lived process that makes many objects and no cycles worth collecting
-    with ending(restore=argv is not None):
-        try:
+    try:
+        with ending(restore=argv is not None):
             code = _main(sys.argv[1:] if argv is None else argv)
-        except Interrupted as e:
-            _tell("; ".join(["interrupted", *getattr(e, "__notes__", ())]))
-            code = e.exit_code
+    except Interrupted as e:
+        _tell("; ".join(["interrupted", *getattr(e, "__notes__", ())]))
+        code = e.exit_code
     if argv is None:
         _flush()
     sys.exit(code)

@@ -80,6 +80,7 @@ class Pool(Generic[W]):
                     if self._done is not None and weight:
                         self._done(weight)
         except BaseException as error:
+            # Without the lock: a signal between two lines of the main thread may have left it taken. Of two failures
+            # at the same moment either may be told.
+            self._failure = self._failure or error
             self._stop.set()
-            with self._lock:
-                self._failure = self._failure or error

@@ -162,7 +162,7 @@ class Place:
     def command(self, *flags, source="in"):
         """The words of the conversion, with these flags in the place of its own."""
         flags = [f"{int(f[:-1]) * self.layers}B" if f in ("10B", "15B") else f for f in flags or self.situation.flags]
-        paths = [self.folder / f"{source}.safetensors", self.folder / self.situation.output]
+        paths = [self.folder / f"{source}.safetensors", f"{self.folder}/{self.situation.output}"]
         return ["--map", self.folder / "map.yaml", *paths, "--jobs", "1", *flags]
 
     def reset(self) -> None:
@@ -315,7 +315,7 @@ def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
         os.setgroups([])
         os.setuid(user)
     steps = Lines(**fault) if "files" in fault else Steps(**fault)
-    pwrite = os.pwrite
+    write_all = os.write
     steps.install()
     code = 70
     try:
@@ -330,7 +330,7 @@ def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
         sys.settrace(None)
         sys.stdout.flush()
         sys.stderr.flush()
-        pwrite(report, json.dumps(steps.seen if steps.seen else getattr(steps, "count", [])).encode(), 0)
+        write_all(report, json.dumps(steps.seen if steps.seen else getattr(steps, "count", [])).encode())
         os._exit(code)
 
 
@@ -358,18 +358,22 @@ def serve() -> None:
     gc.disable()
     for line in sys.stdin:
         arguments, fault = json.loads(line)
-        ends = [os.memfd_create(name) for name in ("out", "err", "steps")]
+        pipes = [os.pipe() for _ in ("out", "err", "steps")]
+        for _, end in pipes:
+            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that nobody has to read before the child has ended
         child = os.fork()
         if not child:
             try:
-                os.dup2(ends[0], 1)
-                os.dup2(ends[1], 2)
-                _child(arguments, fault, ends[2])
+                os.dup2(pipes[0][1], 1)
+                os.dup2(pipes[1][1], 2)
+                _child(arguments, fault, pipes[2][1])
             finally:
                 os._exit(71)
+        for _, end in pipes:
+            os.close(end)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        out, err, seen = (os.pread(fd, 1 << 22, 0).decode() for fd in ends)
-        for fd in ends:
+        out, err, seen = (Path(f"/dev/fd/{fd}").read_text() for fd, _ in pipes)
+        for fd, _ in pipes:
             os.close(fd)
         print(json.dumps([code, out, err, json.loads(seen or "[]")]), flush=True)
 

@@ -194,8 +194,8 @@ def test_nothing_is_read_through_a_memory_map():
 # Files that change between planning and writing.
 
 
-def planned(lab, source):
-    return converter.plan(source, lab / "map.yaml")
+def planned(lab, source, **options):
+    return converter.plan(source, lab / "map.yaml", **options)
 
 
 @pytest.mark.parametrize("how", CHANGES)
@@ -221,18 +221,18 @@ def remap(data):
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("how", ["time", "size", "header"])
 def test_a_plan_of_shards_that_have_changed_since_is_refused(lab, how, which):
-    source = shards(lab / "in", [{"a": TENSORS["a"]}, {"a": TENSORS["b"], "b": TENSORS["b"]}])
+    source = shards(lab / "in", [{"a": TENSORS["a"], "c": arr(1)}, {"a": TENSORS["b"], "b": TENSORS["b"]}])
     doc = json.loads((source / "model.safetensors.index.json").read_text())
     doc["weight_map"]["a"] = "model-00001-of-00002.safetensors"
     (source / "model.safetensors.index.json").write_text(json.dumps(doc))
     path = sorted(source.iterdir())[which]
-    plan = planned(lab, source)
+    plan = planned(lab, source, unmatched="drop")
     if how == "time":
         os.utime(path, ns=(1, 1))
     elif how == "size" and path.suffix == ".json":
         path.write_bytes(path.read_bytes() + b"\n")
     elif how == "size":
-        path.write_bytes(encode({"a": arr(2, 2), "b": arr(2, 2)}))
+        path.write_bytes(encode({"a": arr(2, 2), "b": arr(2, 2), "c": arr(1)}))
     elif path.suffix == ".json":
         keep_times(path, remap)
     else:
@@ -312,25 +312,29 @@ def test_a_temporary_that_is_planted_leads_nowhere(lab, tmp_path):
 # Two at once.
 
 
+@pytest.fixture(scope="module")
+def two():
+    found = Warm(), Warm()
+    yield found
+    for warm in found:
+        warm.close()
+
+
 @pytest.mark.parametrize("name", ["a file", "shards", "a file in place of another", "shards in place of as many"])
-def test_the_second_of_two_is_refused_and_the_first_goes_on(tmp_path, name):
+def test_the_second_of_two_is_refused_and_the_first_goes_on(tmp_path, two, name):
+    first, second = two
     (tmp_path / "here").mkdir()
     os.mkfifo(tmp_path / "go")
-    first, second = Warm(), Warm()
-    try:
-        place = Place(tmp_path / "here", first, WHOLE[name])
-        for at in (place.filled, len(place.steps) - 2 if name.startswith("a") else place.filled + 4):
-            place.reset()
-            first.start(*place.command(), at=at, do=str(tmp_path / "go"))
-            with open(tmp_path / "go", "wb"):  # it is there now
-                done = second.run(*place.command())
-            assert (done.code, done.out) == (2, "")
-            assert done.err.endswith(": another conversion is writing it now\n")
-            assert first.finish().code == 0
-            assert contents(place.folder) == place.new
-    finally:
-        first.close()
-        second.close()
+    place = Place(tmp_path / "here", first, WHOLE[name])
+    for at in (place.filled, len(place.steps) - 2 if name.startswith("a") else place.filled + 4):
+        place.reset()
+        first.start(*place.command(), at=at, do=str(tmp_path / "go"))
+        with open(tmp_path / "go", "wb"):  # it is there now
+            done = second.run(*place.command())
+        assert (done.code, done.out) == (2, "")
+        assert done.err.endswith(": another conversion is writing it now\n")
+        assert first.finish().code == 0
+        assert contents(place.folder) == place.new
 
 
 def test_threads_of_one_process_are_kept_apart_too(lab):

@@ -7,7 +7,7 @@ returns, what was at the output is untouched; if it is never called, nothing is 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -134,21 +134,24 @@ class Output:
         for i in range(len(self._paths)):
             self.finish(i)
         with undisturbed(), faults(self.path, "cannot be written"):
+            clear = None
             if self.target.directory:
-                self._publish(self._claim.path)
+                clear = self._publish(self._claim.path)
             else:
                 self._check_still_free()
                 self._claim.path.replace(self.target.path)
             self.committed = True
             with faults(self.path, "is in place, but its folder could not be synced to disk"):
                 sync_folder(self.target.path.parent)
+            if clear is not None:
+                clear()
         self._discard()
 
-    def _publish(self, staging: Path) -> None:
-        """Move the whole set."""
+    def _publish(self, staging: Path) -> Callable[[], None] | None:
+        """Move the whole set; returns how to remove the old one."""
         target = self.target
         sync_folder(staging)
-        publish(staging, target.path, target.sibling, [p.name for p in self._paths], target.old)
+        return publish(staging, target.path, target.sibling, [p.name for p in self._paths], target.old)
 
     def _check_still_free(self) -> None:
         if not (self._force or self.target.exists) and os.path.lexists(self.target.path):

@@ -50,18 +50,14 @@ def claim(path: Path, folder: bool, output: str, salvage: Callable[[], None] = l
     What a killed run left there is removed first, after ``salvage``. Raises UsageError if another process is at work on
     ``output``, FormatError if the temporary cannot be made.
     """
-    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR
     with faults(output, "cannot be written"):
         for _ in range(100):
-            fresh = _make(path, folder)
-            try:
-                fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError:
+            fd = _make(path, folder)
+            fresh = fd is not None
+            if fd is None:
+                fd = _open_left(path, folder, output)
+            if fd is None:
                 continue
-            except OSError as e:
-                if e.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
-                    raise bad(output, f"cannot be written: {show(str(path))} is in the way", "io") from None
-                raise
             try:
                 if not _lock(fd):
                     raise _busy(output)
@@ -70,6 +66,9 @@ def claim(path: Path, folder: bool, output: str, salvage: Callable[[], None] = l
                         return Claim(path, fd)
                     salvage()
                     remove(path)
+            except OSError:
+                Claim(path, fd).release([path] if fresh else [])
+                raise
             except BaseException:
                 os.close(fd)
                 raise
@@ -91,15 +90,32 @@ def _busy(output: str) -> UsageError:
     return UsageError(Problem("another conversion is writing it now", "busy", show(output)))
 
 
-def _make(path: Path, folder: bool) -> bool:
+def _make(path: Path, folder: bool) -> int | None:
+    """Make and open the temporary, None if it is there already."""
     try:
-        if folder:
-            path.mkdir()
-        else:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        if not folder:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        path.mkdir()
     except FileExistsError:
-        return False
-    return True
+        return None
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        path.rmdir()
+        raise
+
+
+def _open_left(path: Path, folder: bool, output: str) -> int | None:
+    """Open the temporary of another run, None if it is gone; raises FormatError for what is no such thing."""
+    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
+            raise bad(output, f"cannot be written: {show(str(path))} is in the way", "io") from None
+        raise
 
 
 def _lock(fd: int) -> bool:

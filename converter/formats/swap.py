@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from converter.formats.shards import INDEX, SINGLE
@@ -31,21 +32,25 @@ _DONE = "done"  # the same, once the new set is whole
 _JOURNAL = "new.json"  # the inode of each file of the new set by its name, written before the first step
 
 
-def publish(staging: Path, target: Path, sibling: Path, new: Sequence[str], old: Sequence[str]) -> None:
+def publish(
+    staging: Path, target: Path, sibling: Path, new: Sequence[str], old: Sequence[str]
+) -> Callable[[], None] | None:
     """Make the files ``new`` in ``staging`` the weight set of ``target``, in place of ``old``; all names are plain.
 
-    The folder ``staging`` may be moved to ``sibling`` on the way. Raises OSError, with the old set as it was.
+    The folder ``staging`` may be moved to ``sibling`` on the way. Returns what is left to do, if anything, when the new
+    names are on the disk: to remove the old set. Raises OSError, with the old set as it was.
     """
     if staging == sibling:  # it was made there because there was no target
         staging.rename(target)
-        return
+        return None
     others = sorted({entry.name for entry in target.iterdir()} - {staging.name} - set(old))
     in_one_step = len(new) == 1 and set(old) <= set(new) and bool(old or others)
     if not in_one_step and _step_out(staging, target, sibling):
         staging = sibling
-        if _swap(staging, target, others, old):
-            return
+        if _swap(staging, target, others):
+            return partial(_clear, staging, target, old) if old or others else None
     _Merge(staging, target).run(new, old)
+    return None
 
 
 @dataclass(frozen=True)
@@ -98,13 +103,13 @@ def _step_out(staging: Path, target: Path, sibling: Path) -> bool:
     return False
 
 
-def _swap(staging: Path, target: Path, others: Sequence[str], old: Sequence[str]) -> bool:
+def _swap(staging: Path, target: Path, others: Sequence[str]) -> bool:
     """Put the folder ``staging`` in the place of ``target`` in one step; False, with nothing changed, if that fails."""
     linked: list[Path] = []
     with suppress(OSError):
         if not _like(staging, target):
             return False
-        if not (old or others):
+        if not any(target.iterdir()):
             staging.rename(target)
             return True
         for name in others:
@@ -112,7 +117,6 @@ def _swap(staging: Path, target: Path, others: Sequence[str], old: Sequence[str]
             linked.append(staging / name)
         sync_folder(staging)
         if exchange(staging, target):
-            _clear(staging, target, old)
             return True
     for path in linked:
         path.unlink()
@@ -136,7 +140,6 @@ def _like(staging: Path, target: Path) -> bool:
 def _clear(left: Path, target: Path, old: Sequence[str]) -> None:
     """Remove the exchanged folder; a file that came into it in the last moment is moved on, never removed."""
     with suppress(OSError):  # the new set is in place: what cannot be removed is no failure of it
-        sync_folder(target.parent)
         for path in list(left.iterdir()):
             if path.name in old or os.path.lexists(target / path.name):
                 path.unlink()
