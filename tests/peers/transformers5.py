@@ -15,13 +15,28 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, conversion_mapping, logging
-from transformers.core_model_loading import Chunk, Concatenate, MergeModulelist, SplitModulelist
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, conversion_mapping, logging
+from transformers.core_model_loading import (
+    Chunk,
+    Concatenate,
+    ErnieFuseAndSplitTextVisionExperts,
+    ErnieSplitAndDecoupleTextVisionExperts,
+    MergeModulelist,
+    SplitModulelist,
+    Transpose,
+)
 
 from .case import lines, refill, tensor, write_case
 
 REQUIREMENTS = ("transformers==5.24.0", "safetensors==0.8.0", "numpy==2.4.6", "torch==2.13.0")
-BACK = {MergeModulelist: SplitModulelist, Concatenate: Chunk}  # ops of the entries below, and what undoes them
+# Ops of the entries below, and what undoes them.
+BACK = {
+    MergeModulelist: SplitModulelist,
+    Concatenate: Chunk,
+    Chunk: Concatenate,
+    Transpose: Transpose,
+    ErnieFuseAndSplitTextVisionExperts: ErnieSplitAndDecoupleTextVisionExperts,
+}
 Tensors = dict[str, torch.Tensor]
 PLAIN = {"dtype": torch.bfloat16, "attn_implementation": "eager", "experts_implementation": "eager"}
 
@@ -108,6 +123,15 @@ MODELS: dict[str, dict[str, Any]] = {
         **ERNIE, "num_hidden_layers": 4, "moe_layer_start_index": 0, "moe_layer_end_index": -1, "moe_layer_interval": 2,
         "moe_num_shared_experts": 3, "use_bias": True, "tie_word_embeddings": False,
     },
+    "ernie4_5_vl_moe": {
+        "text_config": {
+            "vocab_size": 19, "hidden_size": 12, "intermediate_size": 14, "num_hidden_layers": 4,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "moe_intermediate_size": [6, 10], "moe_num_experts": 11,
+            "moe_num_shared_experts": 3, "moe_k": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 1]},
+        },
+        "vision_config": {"depth": 3, "hidden_size": 8, "num_heads": 2, "intermediate_size": 20, "patch_size": 3},
+    },
     "dots1": {**WIDE, **FF, **ROUTED, "head_dim": 8, "num_hidden_layers": 4},
     "dots1@bias": {**WIDE, **FF, **ROUTED, "head_dim": 8, "num_hidden_layers": 3, "attention_bias": True, **TIED},
     "glm4_moe": {
@@ -179,7 +203,7 @@ def write(
         for t in conversion_mapping.get_checkpoint_conversion_mapping(kind)
         for op in getattr(t, "operations", ())
     }
-    ops = [x for op, undone in BACK.items() if op in used for x in (op, undone)]
+    ops = list(dict.fromkeys(x for op, undone in BACK.items() if op in used for x in (op, undone)))
     assert used <= BACK.keys()
     code = f"transformers.conversion_mapping, the entries of {kind}"
     code += f", and of core_model_loading {', '.join(op.__name__ for op in ops)}" if ops else ""
@@ -189,12 +213,16 @@ def write(
     )  # fmt: skip
 
 
+def auto(kind: str) -> Any:
+    return AutoModelForImageTextToText if "vl" in kind.split("_") else AutoModelForCausalLM
+
+
 def reload(given: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> tuple[Any, Tensors, dict[str, Any]]:
     """Give the model that `from_pretrained` makes of some files, what it saves, and the config that it saves."""
     with tempfile.TemporaryDirectory() as place:
         save_file(dict(given), f"{place}/model.safetensors", {"format": "pt"})
         Path(place, "config.json").write_text(json.dumps(config))
-        model = AutoModelForCausalLM.from_pretrained(place, **PLAIN).eval()
+        model = auto(config["model_type"]).from_pretrained(place, **PLAIN).eval()
     return model, *save(model)
 
 
@@ -221,8 +249,9 @@ def equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> None:
 
 def make(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[Any, Tensors, dict[str, Any]]:
     """Write the case of one model; what it saves must be read again as the same state, with the same logits."""
-    made = AutoConfig.for_model(name.partition("@")[0], **config)
-    model = AutoModelForCausalLM.from_config(made, **PLAIN).eval()
+    kind = name.partition("@")[0]
+    made = AutoConfig.for_model(kind, **config)
+    model = auto(kind).from_config(made, **PLAIN).eval()
     model.load_state_dict(refill(model.state_dict()))
     given, saved = save(model)
     again, twice, _ = reload(given, saved)
