@@ -1,10 +1,12 @@
 """Several files of the same names are one checkpoint, and the number of each file stands before its names."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from lab import Lab, arr, metadata, read, same, shards, write
+from safetensors.torch import load_file
 
 from converter.errors import ConvertError
 from converter.formats import open_checkpoint
@@ -60,6 +62,21 @@ def test_pickles(lab):
         .out.splitlines()[-1]
         .endswith("in 3 files")
     )
+
+
+def test_files_as_meta_releases_them(lab):
+    """The case of the peer, as the files that it was made from: pickles, with params.json beside them."""
+    case = Path(__file__).parent / "peers" / "cases" / "meta" / "llama3_ranks"
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for name, x in load_file(case / "from.safetensors").items():
+        rank, _, rest = name.partition("/")
+        parts.setdefault(rank, {})[rest] = x
+    for rank, part in parts.items():
+        torch.save(part, lab / f"consolidated.{int(rank):02}.pth")
+    flags = ["--map", "meta/llama3_ranks", "--config", case / "config.json", "--verify"]
+    r = lab.run(*flags, lab / "consolidated.{rank}.pth", lab.output)
+    assert r.code == 0, r.err
+    same(read(lab.output), read(case / "to.safetensors"))
 
 
 def test_holes_in_folders_and_several_of_them(lab):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -152,7 +153,11 @@ def _ambiguous(folder: Path, files: Sequence[str], fmt: Format) -> FormatError:
     repeated = {tensor: where for tensor, where in holders.items() if len(where) > 1}
     said = [f"{len(files)} {fmt.name} files and no index, pass one of them: {listing(files, 8)}"]
     if repeated:
-        said.append("they hold the same names, and files that each have a part of every tensor are not joined")
+        alike = {re.sub("[0-9]+", "{rank}", name) for name in files}
+        whole = (
+            f"pass {show(str(folder / min(alike)))} to read" if len(alike) == 1 else "only files with numbers are read"
+        )
+        said.append(f"they hold the same names: {whole} parts of one model together")
     problems = [Problem(text, "ambiguous", shown) for text in said]
     problems += [Problem(f"is in {listing(w)}", "ambiguous", t, place=shown) for t, w in repeated.items()]
     return FormatError(problems)

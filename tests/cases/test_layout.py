@@ -171,15 +171,15 @@ def test_layout_17_conv_permute_once(case):
 
 
 def test_layout_19_tp_shards_concat(case):
-    # Files that repeat each other's names are no checkpoint here: one input is one set of names. That is said, with all
-    # files in the order of their numbers, and none is read alone.
+    # A folder of files that repeat each other's names is no checkpoint: one input is one set of names. That is said, with
+    # all files in the order of their numbers, and with the path that reads them together, numbers before the names.
     torch = pytest.importorskip("torch")
     folder = case / "llama"
     folder.mkdir()
     for k in range(11):
         part = {"wq": [[2.0 * k, 2 * k + 1]], "wo": [[2.0 * k], [2 * k + 1]], "norm": [5.0, 6.0]}
         torch.save({n: torch.tensor(v) for n, v in part.items()}, folder / f"consolidated.{k:02d}.pth")
-    says = ["norm", "wo", "wq", "consolidated.00.pth, consolidated.01.pth, ", "are not joined"]
+    says = ["norm", "wo", "wq", "consolidated.00.pth, consolidated.01.pth, ", "pass llama/consolidated.{rank}.pth"]
     case.refused(KEEP, folder, 3, *says)
     # As names of one checkpoint they join, in the order of the index, and a copy that differs is found.
     text = """
@@ -189,6 +189,10 @@ def test_layout_19_tp_shards_concat(case):
       - {from: '{rank}.wo', to: wo, shape: d q, ops: [{concat: {dim: 1, over: rank}}]}
       - {from: '{rank}.norm', to: norm, shape: d, ops: [{same: rank}]}
     """
+    together = text.replace("{rank}.", "{rank}/")
+    numbers = np.arange(22, dtype="<f4")
+    want = {"wq": numbers.reshape(11, 2), "wo": numbers.reshape(11, 2).T.reshape(2, 11).copy(), "norm": f32(5, 6)}
+    case.gives(together, folder / "consolidated.{rank}.pth", want)
     parts = [{"wq": f32([0, 1]), "wo": column(0, 1)}, {"wq": f32([2, 3]), "wo": column(2, 3)}]
     given = {f"{k}.{n}": x for k, part in enumerate(parts) for n, x in (part | {"norm": f32(5, 6)}).items()}
     want = {"wq": f32([0, 1], [2, 3]), "wo": f32([0, 2], [1, 3]), "norm": f32(5, 6)}
