@@ -154,10 +154,10 @@ def _ambiguous(folder: Path, files: Sequence[str], fmt: Format) -> FormatError:
     said = [f"{len(files)} {fmt.name} files and no index, pass one of them: {listing(files, 8)}"]
     if repeated:
         alike = {re.sub("[0-9]+", "{rank}", name) for name in files}
-        whole = (
-            f"pass {show(str(folder / min(alike)))} to read" if len(alike) == 1 else "only files with numbers are read"
-        )
-        said.append(f"they hold the same names: {whole} parts of one model together")
+        how = "only files that differ by a number are read together"
+        if len(alike) == 1:
+            how = f"parts of one model are read together as {show(str(folder / alike.pop()))}"
+        said.append(f"they hold the same names; {how}")
     problems = [Problem(text, "ambiguous", shown) for text in said]
     problems += [Problem(f"is in {listing(w)}", "ambiguous", t, place=shown) for t, w in repeated.items()]
     return FormatError(problems)

@@ -179,7 +179,13 @@ def test_layout_19_tp_shards_concat(case):
     for k in range(11):
         part = {"wq": [[2.0 * k, 2 * k + 1]], "wo": [[2.0 * k], [2 * k + 1]], "norm": [5.0, 6.0]}
         torch.save({n: torch.tensor(v) for n, v in part.items()}, folder / f"consolidated.{k:02d}.pth")
-    says = ["norm", "wo", "wq", "consolidated.00.pth, consolidated.01.pth, ", "pass llama/consolidated.{rank}.pth"]
+    says = [
+        "norm",
+        "wo",
+        "wq",
+        "consolidated.00.pth, consolidated.01.pth, ",
+        "read together as llama/consolidated.{rank}.pth",
+    ]
     case.refused(KEEP, folder, 3, *says)
     # As names of one checkpoint they join, in the order of the index, and a copy that differs is found.
     text = """
