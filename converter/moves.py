@@ -268,7 +268,7 @@ def _long(produce: Produce, group: Sequence[Block], run_bytes: int) -> bool:
     size = DTYPES[produce.dtype].bits // 8
     total, least = 0, 0
     for block in group:
-        *_, (n, ds, ss) = block.first.dims or ((1, 1, 1),)
+        *_, (n, ds, ss) = block.outline or ((1, 1, 1),)
         runs = block.size // (n if ds == 1 else 1)
         total += block.size * size
         least += runs * (ACROSS_BYTES if ss * size > ACROSS_BYTES else run_bytes)

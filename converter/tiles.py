@@ -56,8 +56,8 @@ def chunk_elements(frame: Frame, blocks: Sequence[Block], memory: int) -> int:
     sizes = [frame.sizes(b) for b in blocks]
     need = max(2 * read + write + 2 * extra for read, write, extra in sizes) + sizes[0][1]
     most = max(1, memory // need)
-    period = max((b.dims[0][1] for b in blocks if len(b.dims) > 1), default=1)
-    scattered = any(b.dims and b.first.dims[-1][2] * sizes[k][0] >= RUN_BYTES for k, b in enumerate(blocks))
+    period = max((b.outline[0][1] for b in blocks if len(b.outline) > 1), default=1)
+    scattered = any(b.outline and b.outline[-1][2] * sizes[k][0] >= RUN_BYTES for k, b in enumerate(blocks))
     step = most if scattered else min(most, max(GATHER_BYTES // sizes[0][1], min(period, most)))
     return step // period * period if step >= period else step
 

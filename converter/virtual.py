@@ -35,9 +35,9 @@ class Block(NamedTuple):
     """A strided set of elements with one origin.
 
     ``slot``: which source, or :data:`CONSTANT`, and then ``value``, or :data:`COMPUTED`, and then ``of``; ``src``:
-    element offset in the source; ``dst``: element offset in the tensor, in row-major order; ``dims``: (steps, dst
-    stride, src stride), by descending dst stride, joined where they continue each other; ``chain``: arithmetic, first
-    step first; ``operands``: what its steps take beside, at places that ``src`` and the src strides hold too (see
+    element offset in the source; ``dst``: in the tensor, in row-major order; ``dims``: (steps, dst stride, src stride),
+    by descending dst stride, joined where they continue each other; ``chain``: arithmetic, first step first;
+    ``operands``: what its steps take beside, at places that ``src`` and the src strides hold too (see
     :mod:`converter.operands`).
     """
 
@@ -59,6 +59,11 @@ class Block(NamedTuple):
     def first(self) -> Block:
         """The block as it lies in its own source, without the places of its operands."""
         return self._replace(src=place_of(self.src, 0), dims=dims_of(self.dims, 0)) if self.operands else self
+
+    @property
+    def outline(self) -> Dims:
+        """The dims in its own source, joined also where those of an operand do not continue each other."""
+        return normalise(dims_of(self.dims, 0)) if self.operands else self.dims
 
 
 @dataclass(frozen=True)
@@ -170,8 +175,7 @@ class Virtual:
     def scale_rows(self, kind: str, factors: Virtual) -> Virtual:
         """Let each row of a matrix take its factor: every element of ``factors`` is used for one row, and all are."""
         check_exact(factors)
-        width = self.shape[1]
-        pieces: list[Block] = []
+        width, pieces = self.shape[1], list[Block]()
         for factor, run in runs(factors.blocks):
             assert not factor.operands, "a factor has one origin"
             operand = Operand(factor.slot, factor.value, factor.chain, factor.of)
@@ -184,9 +188,8 @@ class Virtual:
 
     def row_scales(self, largest: float) -> Virtual:
         """Give a factor for each row of a matrix, which somebody has to compute when there are data."""
-        n = self.shape[0]
-        dims = ((n, 1, 1),) if n > 1 else ()
-        return Virtual((n,), (Block(COMPUTED, 0.0, 0, 0, dims, of=RowScales(self, largest)),) if n else ())
+        scales = RowScales(self, largest)
+        return Virtual(self.shape[:1], tuple(b._replace(of=scales) for b in _whole(COMPUTED, 0.0, self.shape[0], 1)))
 
 
 @dataclass(frozen=True, eq=False)

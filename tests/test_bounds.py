@@ -24,11 +24,15 @@ rules: [{from: 'h.{i}.w', to: w, shape: d, ops: [{concat: {dim: 0, over: i}}]}]
 """
 
 
-def sparse(path: Path, tensors: dict[str, list[int]], dtype: str = "F32") -> Path:
+BYTES = {"F32": 4, "F8_E4M3": 1}
+
+
+def sparse(path: Path, tensors: dict[str, list[int] | tuple[list[int], str]]) -> Path:
     """A file of zeros that takes no disk."""
     header, at = {}, 0
-    for name, shape in tensors.items():
-        size = 4
+    for name, what in tensors.items():
+        shape, dtype = what if isinstance(what, tuple) else (what, "F32")
+        size = BYTES[dtype]
         for n in shape:
             size *= n
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
@@ -81,6 +85,33 @@ def test_a_matrix_of_four_gigabytes_is_transposed_in_the_memory_that_is_given(sp
     assert (space / "out.safetensors").stat().st_size > 4 * GIB
     assert peak < memory + INTERPRETER, f"{peak >> 20} MiB"
     (space / "out.safetensors").unlink()
+
+
+SCALED = """
+version: 1
+name: scaled
+rules:
+  - from: [{name: w, shape: r c}, s]
+    to: {name: W, dtype: bfloat16}
+    ops: [{dequantize: {block: [128, 128]}}%s]
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"), [([6144, 8192], ""), ([6143, 8200], ", transpose")], ids=["whole", "short"]
+)
+def test_float8_and_its_scales_pass_through_little_memory(tmp_path, shape, turned):
+    """48 MiB of float8 become 96 MiB and come back: in whole blocks along the rows, and with shorter ones across them."""
+    tensors = {"w": (shape, "F8_E4M3"), "s": ([48, -(-shape[1] // 128)], "F32")}
+    source, there, back = (tmp_path / f"{name}.safetensors" for name in ("in", "there", "back"))
+    (tmp_path / "map.yaml").write_text(SCALED % turned)
+    sparse(source, tensors)
+    more = ["--map", tmp_path / "map.yaml", "--memory", "8MiB", "--quiet"]
+    for way, a, b in (([], source, there), (["--reverse"], there, back)):
+        code, peak = convert(*more, *way, a, b)
+        assert code == 0
+        assert peak < INTERPRETER, f"{peak >> 20} MiB"
+    assert there.stat().st_size > 2 * shape[0] * shape[1]
 
 
 @pytest.mark.slow
