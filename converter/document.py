@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from converter.dtypedoc import DtypeDoc, dtype_doc
 from converter.fields import (
     Json,
     document,
@@ -31,10 +32,8 @@ from converter.names import Strip
 from converter.ruledoc import (
     EXPR,
     INCLUDE,
-    DtypeDoc,
     IncludeDoc,
     NameDoc,
-    dtype_doc,
     include_docs,
     name_doc,
     rule_doc,

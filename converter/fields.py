@@ -12,6 +12,7 @@ from converter.folding import closest
 from converter.yamltree import Node
 
 Json = dict[str, Any]
+NAME: Json = {"type": "string", "description": "a tensor name; {index} holds indices, the rest is literal"}
 T = TypeVar("T")
 
 

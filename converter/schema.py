@@ -6,7 +6,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from converter import document as doc
-from converter import ruledoc
+from converter import dtypedoc, ruledoc
+from converter.fields import NAME
 from converter.ops import OPS
 
 Json = dict[str, Any]
@@ -26,7 +27,7 @@ _DEFS: dict[str, type] = {
     "segment": doc.SegmentDoc,
     "drop": doc.DropDoc,
     "drop_match": doc.DropMatchDoc,
-    "dtype_sides": ruledoc.DtypeSidesDoc,
+    "dtype_sides": dtypedoc.DtypeSidesDoc,
 }
 
 
@@ -72,12 +73,12 @@ def map_schema() -> Json:
     defs: Json = {name: class_schema(cls) for name, cls in _DEFS.items()}
     defs["include"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/include_file"}]}
     defs["group"] |= {"required": ["from", "to"], "anyOf": _HAS_RULES}
-    defs["name"] = {"anyOf": [ruledoc.NAME, {"$ref": "#/$defs/any"}]}
-    defs["one_term"] = {"anyOf": [ruledoc.NAME, {"$ref": "#/$defs/any"}, {"$ref": "#/$defs/term"}]}
+    defs["name"] = {"anyOf": [NAME, {"$ref": "#/$defs/any"}]}
+    defs["one_term"] = {"anyOf": [NAME, {"$ref": "#/$defs/any"}, {"$ref": "#/$defs/term"}]}
     defs["terms"] = {
         "anyOf": [{"$ref": "#/$defs/one_term"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/one_term"}}]
     }
-    defs["dtype"] = {"anyOf": [ruledoc.DTYPE, {"$ref": "#/$defs/dtype_sides"}]}
+    defs["dtype"] = {"anyOf": [dtypedoc.DTYPE, {"$ref": "#/$defs/dtype_sides"}]}
     defs["ops"] = {"type": "array", "items": {"$ref": "#/$defs/op"}}
     defs["op"] = {"anyOf": op_schemas()}
     member: Json = {

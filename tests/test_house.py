@@ -48,7 +48,8 @@ FLOORS = {
     # a map's text
     "yamltree": 2,
     "fields": 2.1,
-    "ruledoc": 2.2,
+    "dtypedoc": 2.2,
+    "ruledoc": 2.25,
     "document": 2.3,
     "schema": 2.4,
     "merging": 2.4,

@@ -13,13 +13,14 @@ from lab import SCHEMA, Lab, arr, read, run, write
 from converter import merging
 from converter.checking import example_values
 from converter.document import MapDoc
+from converter.dtypedoc import DtypeSidesDoc
 from converter.errors import MapError
 from converter.facts import Settings
-from converter.fields import keys_of
+from converter.fields import NAME, keys_of
 from converter.including import MAX_INCLUDES, MAX_WAY, Source
 from converter.mapfile import is_fragment, load_map, read_includes, read_map, read_source, shipped_files, shipped_maps
 from converter.planning import make_plan
-from converter.ruledoc import NAME, DtypeSidesDoc, GroupDoc, RuleDoc, TiedDoc
+from converter.ruledoc import GroupDoc, RuleDoc, TiedDoc
 from converter.rules import Ruleset
 from converter.spec import Header
 from converter.steps import Plan
