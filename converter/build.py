@@ -20,9 +20,11 @@ from converter.expressions import Expr, ExpressionError, parse
 from converter.flow import Chain
 from converter.names import TemplateError, parse_template
 from converter.readers import local_sizes_of, read_index, read_shapes, shape_nodes
-from converter.regexes import Regex, check_regex, compile_pattern, invert_regex
+from converter.regexes import Regex, check_length, check_regex, compile_pattern, invert_regex
 from converter.ruledoc import FormDoc, GroupDoc, NameDoc, RegexDoc, RuleDoc
 from converter.rules import Drop, LocalSize, RegexRule, Rule, Ruleset, Scope, Spelling
+
+MAX_PATTERNS = 1_000  # of renames and drops together
 
 
 def build(doc: MapDoc) -> Ruleset:
@@ -33,6 +35,7 @@ def build(doc: MapDoc) -> Ruleset:
 @dataclass
 class _Builder(Equations):
     regexes: list[RegexRule] = field(default_factory=list)
+    patterns: int = 0  # so far
 
     def ruleset(self) -> Ruleset:
         doc = self.doc
@@ -206,6 +209,7 @@ class _Builder(Equations):
     # Regex renames and drops.
 
     def _regex(self, doc: RegexDoc) -> None:
+        self._patterns(doc.match, doc.to, *((doc.reverse.match, doc.reverse.to) if doc.reverse else ()))
         forward = Regex(doc.match, doc.to)
         _check_regex(forward)
         back: Regex | str = Regex(doc.reverse.match, doc.reverse.to) if doc.reverse else invert_regex(forward)
@@ -216,11 +220,19 @@ class _Builder(Equations):
             RegexRule(next(self.numbers), doc.node.origin, forward, back, dtypes, doc.optional, doc.reverse is None)
         )
 
+    def _patterns(self, *texts: str) -> None:
+        """Refuse patterns that are too long, or too many: each is held against every name."""
+        check_length(*texts)
+        self.patterns += 1
+        if self.patterns > MAX_PATTERNS:
+            raise TemplateError(f"the map has more than {MAX_PATTERNS} patterns")
+
     def _drop(self, entry: NameDoc | DropMatchDoc) -> Drop | None:
         origin = entry.node.origin if isinstance(entry, DropMatchDoc) else entry.origin
 
         def make() -> Drop:
             if isinstance(entry, DropMatchDoc):
+                self._patterns(entry.match)
                 compile_pattern(entry.match)
                 return Drop(origin, pattern=entry.match)
             templates = tuple(parse_template(s) for s in entry.spellings)

@@ -1,44 +1,41 @@
 """What the rules of a map say of each other: names that two of them claim, ties and conditions that lead nowhere.
 
-Names are compared in a canonical form, with labels spelled out and counted indices as one mark, so that `a.{i}` and
-`a.{j}` are the same name. Names with index arithmetic are judged only when a checkpoint is there.
+Names are compared in their canonical form. Names with index arithmetic are judged only when a checkpoint is there.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator
 
+from converter.canonical import Owners, canonical
 from converter.errors import Origin, Problem
-from converter.folding import closest
-from converter.names import Hole, Index, Template
+from converter.folding import Hints
+from converter.names import Template
 from converter.naming import Naming
 from converter.rules import FILLS, RegexRule, Rule
-
-MAX_LABELS = 2000
 
 
 def inconsistencies(naming: Naming, regexes: Iterable[RegexRule], rest: str) -> Iterator[Problem]:
     """Give every problem that rules have with each other and with the rest of the map."""
     regexes = tuple(regexes)
+    sides = (_Side(naming, 0), _Side(naming, 1))
     yield from _unknown_names(naming)
     yield from _claims(naming)
     yield from _same_patterns(regexes)
     yield from _stripped(naming)
     if not regexes and rest == "error":
-        yield from _dead_ties(naming)
-        yield from _dead_likes(naming)
-    yield from _tie_cycles(naming)
-    yield from _dead_presence(naming)
+        yield from _dead_ties(naming, sides)
+        yield from _dead_likes(naming, sides)
+    yield from _tie_cycles(naming, sides)
+    yield from _dead_presence(naming, sides[0])
 
 
 def _unknown_names(naming: Naming) -> Iterator[Problem]:
+    hints, known = Hints(), (*naming.indices, *naming.sizes)
     for where, name, origin in naming.used:
         if name in naming.indices or name in naming.sizes or name.startswith("_"):
             continue
-        near = closest(name, [*naming.indices, *naming.sizes, *(FILLS if where == "fill" else ())])
-        hint = f" (did you mean '{near}'?)" if near else ""
+        hint = hints.of(name, (*known, *FILLS) if where == "fill" else known)
         yield Problem(f"{where}: '{name}' is no param, index or size of the map{hint}", "map", None, origin)
 
 
@@ -81,125 +78,98 @@ def _stripped(naming: Naming) -> Iterator[Problem]:
                     yield Problem(text, "map", None, rule.origin)
 
 
-def _owners(naming: Naming, side: int) -> dict[str, Rule]:
-    """The rule of each canonical name of a side, in any spelling."""
-    out: dict[str, Rule] = {}
+class _Side:
+    """What the rules of a side are called."""
+
+    def __init__(self, naming: Naming, side: int) -> None:
+        self.side = side
+        self.first, self.any = Owners(), Owners()  # by the first spelling; by any
+        self.computed = False  # some name has index arithmetic, which the canonical form does not cover
+        self.texts: dict[str, None] = {}
+        for rule in naming.rules:
+            for term in (t for s, t in rule.terms() if s == side):
+                self.texts[term.name.text] = None
+                for k, spelling in enumerate(term.spellings):
+                    names = canonical(spelling.template, naming.indices, side)
+                    self.computed = self.computed or names is None
+                    for name in names or ():
+                        self.any.add(name, rule)
+                        if k == 0:
+                            self.first.add(name, rule)
+
+    def lacks(self, naming: Naming, template: Template) -> bool:
+        """Whether no rule has a name, as far as that can be told."""
+        names = canonical(template, naming.indices, self.side)
+        return names is not None and not self.computed and not all(map(self.any.owns, names))
+
+
+def _dead_ties(naming: Naming, sides: tuple[_Side, _Side]) -> Iterator[Problem]:
+    hints = Hints()
     for rule in naming.rules:
-        for term in (t for s, t in rule.terms() if s == side):
-            for spelling in term.spellings:
-                for text in canonical(spelling.template, naming.indices, side) or ():
-                    out.setdefault(text, rule)
-    return out
-
-
-def _owned(name: str, owners: Iterable[str]) -> bool:
-    """Whether a canonical name is one of others, or a number of one of them: `l.0.e` of `l.{#}.e`."""
-    owners = tuple(owners)
-    if name in owners:
-        return True
-    patterns = (re.sub(r"\\\{\\#[0-9]+\\\}", "[0-9]+", re.escape(o)) for o in owners if "{#" in o)
-    return any(re.fullmatch(pattern, name) for pattern in patterns)
-
-
-def _computed(naming: Naming, side: int) -> bool:
-    """Whether some name of a side has index arithmetic, which the canonical form does not cover."""
-    every = (s.template for r in naming.rules for k, t in r.terms() if k == side for s in t.spellings)
-    return any(canonical(t, naming.indices, side) is None for t in every)
-
-
-def _dead_ties(naming: Naming) -> Iterator[Problem]:
-    for rule in naming.rules:
-        if rule.tie is None:
-            continue
-        names = canonical(rule.tie.name, naming.indices, rule.tie.side)
-        owners = _owners(naming, rule.tie.side)
-        if names is None or all(_owned(n, owners) for n in names) or _computed(naming, rule.tie.side):
+        if rule.tie is None or not sides[rule.tie.side].lacks(naming, rule.tie.name):
             continue
         where = "to" if rule.tie.side else "from"
-        near = closest(
-            rule.tie.name.text, [t.name.text for r in naming.rules for s, t in r.terms() if s == rule.tie.side]
-        )
-        hint = f" (did you mean '{near}'?)" if near else ""
+        hint = hints.of(rule.tie.name.text, sides[rule.tie.side].texts)
         yield Problem(f"tied: no rule has '{rule.tie.name}' on the `{where}` side{hint}", "map", None, rule.origin)
 
 
-def _dead_likes(naming: Naming) -> Iterator[Problem]:
+def _dead_likes(naming: Naming, sides: tuple[_Side, _Side]) -> Iterator[Problem]:
+    hints = Hints()
     for rule in naming.rules:
-        if rule.fill is None or rule.fill.like is None:
+        side = sides[0 if rule.source else 1]
+        if rule.fill is None or rule.fill.like is None or not side.lacks(naming, rule.fill.like):
             continue
-        side = 0 if rule.source else 1
-        names = canonical(rule.fill.like, naming.indices, side)
-        if names is None or all(_owned(n, _owners(naming, side)) for n in names) or _computed(naming, side):
-            continue
-        near = closest(rule.fill.like.text, [t.name.text for r in naming.rules for s, t in r.terms() if s == side])
-        hint = f" (did you mean '{near}'?)" if near else ""
-        text = f"dtype: like '{rule.fill.like}', which no rule has on the `{'to' if side else 'from'}` side{hint}"
+        hint = hints.of(rule.fill.like.text, side.texts)
+        text = f"dtype: like '{rule.fill.like}', which no rule has on the `{'to' if side.side else 'from'}` side{hint}"
         yield Problem(text, "map", None, rule.origin)
 
 
-def _tie_cycles(naming: Naming) -> Iterator[Problem]:
-    for side in (0, 1):
-        owners = _owners(naming, side)
-        for rule in naming.rules:
-            seen: list[Rule] = []
-            at: Rule | None = rule
-            while at is not None and at.tie is not None and at.tie.side == side and at not in seen:
-                seen.append(at)
-                names = canonical(at.tie.name, naming.indices, side)
-                at = owners.get(names[0]) if names else None
-            if seen and at is rule and rule.tie is not None:
-                what = "itself" if len(seen) == 1 else f"'{rule.tie.name}', which is tied to it"
-                yield Problem(f"tied: this tensor is tied to {what}", "map", None, rule.origin)
+def _tie_cycles(naming: Naming, sides: tuple[_Side, _Side]) -> Iterator[Problem]:
+    for side in sides:
+        tied = [r for r in naming.rules if r.tie is not None and r.tie.side == side.side]
+        after = {r.number: _tied_to(naming, side, r) for r in tied}
+        settled: set[int] = set()
+        for rule in tied:
+            way: dict[int, None] = {}
+            at: int | None = rule.number
+            while at in after and at not in settled and at not in way:
+                way[at] = None
+                at = after[at]
+            circle = list(way)[list(way).index(at) :] if at in way else []
+            settled |= {*way}
+            yield from (_circular(r, len(circle)) for r in tied if r.number in circle) if circle else ()
 
 
-def _dead_presence(naming: Naming) -> Iterator[Problem]:
+def _tied_to(naming: Naming, side: _Side, rule: Rule) -> int | None:
+    """The number of the rule that a tied rule is tied to."""
+    names = canonical(rule.tie.name, naming.indices, side.side) if rule.tie is not None else None
+    owners = side.any.rules.get(names[0]) if names else None
+    return owners[0].number if owners else None
+
+
+def _circular(rule: Rule, size: int) -> Problem:
+    what = "itself" if size == 1 else f"'{rule.tie.name if rule.tie else ''}', which is tied to it"
+    return Problem(f"tied: this tensor is tied to {what}", "map", None, rule.origin)
+
+
+def _dead_presence(naming: Naming, side: _Side) -> Iterator[Problem]:
     told: set[Origin] = set()
+    hints = Hints()
     for rule in naming.rules:
         for c in rule.conditions:
             if c.name is None or c.origin in told:
                 continue
             names = canonical(c.name, naming.indices, 0)
-            if names is None or _computed(naming, 0):
+            if names is None or side.computed:
                 continue
-            others = [r for r in naming.rules if c not in r.conditions]
-            found = [r for r in others if any(_owned(n, _first_names(naming, r)) for n in names)]
+            found = [r for n in names for r in side.first.find(n) if c not in r.conditions]
             if any(not r.bound and len(r.source) == 1 for r in found):
                 continue
             told.add(c.origin)
-            near = closest(c.name.text, [t.name.text for r in naming.rules for s, t in r.terms() if s == 0])
-            hint = f" (did you mean '{near}'?)" if near and not found and near != c.name.text else ""
+            hint = hints.of(c.name.text, side.texts) if not found and c.name.text not in side.texts else ""
             how = (
                 "maps it one to one"
                 if found
                 else "outside of it has this name, in its first spelling, on the `from` side"
             )
             yield Problem(f"{c.kind}: '{c.name}': no rule {how}{hint}", "map", None, c.origin)
-
-
-def _first_names(naming: Naming, rule: Rule) -> set[str]:
-    return {n for s, t in rule.terms() if s == 0 for n in canonical(t.name, naming.indices, 0) or ()}
-
-
-def canonical(template: Template, indices: Mapping[str, Index], side: int) -> list[str] | None:
-    """List the names of a template with labels spelled out and numbers as a mark; None for index arithmetic or too
-    many labels.
-    """
-    if any(h.single is None for h in template.holes):
-        return None
-    singles = sorted({h.single for h in template.holes if h.single is not None})
-    labelled = [n for n in singles if n in indices and indices[n].size is None]
-    choices = [indices[i].labels(side) for i in labelled]
-    total = 1
-    for labels in choices:
-        total *= len(labels)
-    if total > MAX_LABELS:
-        return None
-    return ["".join(_part(p, dict(zip(labelled, row))) for p in template.parts) for row in product(*choices)]
-
-
-def _part(part: str | Hole, labels: Mapping[str, int | str]) -> str:
-    if isinstance(part, str):
-        return part
-    if part.single is not None and part.single in labels:
-        return part.render({part.single: labels[part.single]})
-    return f"{{#{part.width}}}"

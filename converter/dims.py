@@ -12,8 +12,13 @@ from functools import reduce
 from operator import add, mul
 from typing import Union
 
+MAX_TERMS, MAX_DEGREE, MAX_SIZE = 500, 64, 2**63  # of a polynomial; of a number in it
 Monomial = tuple[str, ...]
 Dim = Union[int, "Poly"]
+
+
+class SizeError(ValueError):
+    """Sizes that do not fit together, or that nobody could mean."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Poly:
         return self + other * -1
 
     def __mul__(self, other: Dim) -> Dim:
+        if len(self.terms) * len(_terms(other)) > MAX_TERMS**2:
+            raise SizeError(f"a polynomial of more than {MAX_TERMS} terms")
         return _make([(tuple(sorted(m + n)), a * b) for m, a in self.terms for n, b in _terms(other)])
 
     def __rsub__(self, other: Dim) -> Dim:
@@ -66,6 +73,10 @@ def _make(terms: list[tuple[Monomial, int]]) -> Dim:
     for monomial, c in terms:
         total[monomial] = total.get(monomial, 0) + c
     left = tuple(sorted((m, c) for m, c in total.items() if c))
+    if len(left) > MAX_TERMS:
+        raise SizeError(f"a polynomial of more than {MAX_TERMS} terms")
+    if any(len(m) > MAX_DEGREE or not -MAX_SIZE < c < MAX_SIZE for m, c in left if m):
+        raise SizeError(f"a polynomial beyond {MAX_DEGREE} factors or 63 bits")
     if not left:
         return 0
     return left[0][1] if left[0][0] == () and len(left) == 1 else Poly(left)
@@ -80,7 +91,10 @@ def substitute(d: Dim, known: Mapping[str, int] | Mapping[str, Dim]) -> Dim:
     """Put values (numbers or dims) in the place of the names that are known."""
     if not isinstance(d, Poly):
         return d
-    return reduce(add, (reduce(mul, (known.get(n, Poly.of(n)) for n in m), c) for m, c in d.terms), 0)
+    terms: list[tuple[Monomial, int]] = []
+    for m, c in d.terms:
+        terms += _terms(reduce(mul, (known[n] if n in known else Poly.of(n) for n in m), c))
+    return _make(terms)
 
 
 def product(dims: tuple[Dim, ...]) -> Dim:

@@ -91,7 +91,9 @@ def strip_doc(node: Node) -> Strip:
     return Strip(text(node))
 
 
-_STRIPS: Json = {"type": "array", "items": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/segment"}]}}
+MAX_STRIPS, MAX_DROPS = 100, 2000  # of a side
+_STRIP: Json = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/segment"}]}
+_STRIPS: Json = {"type": "array", "maxItems": MAX_STRIPS, "items": _STRIP}
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,8 @@ class StripDoc:
     """What names of files of a side may carry: prefixes, and segments anywhere."""
 
     node: Node | None
-    source: tuple[Strip, ...] = key("from", _STRIPS, "of `from` files", listed(strip_doc), ())
-    target: tuple[Strip, ...] = key("to", _STRIPS, "of `to` files", listed(strip_doc), ())
+    source: tuple[Strip, ...] = key("from", _STRIPS, "of `from` files", listed(strip_doc, MAX_STRIPS), ())
+    target: tuple[Strip, ...] = key("to", _STRIPS, "of `to` files", listed(strip_doc, MAX_STRIPS), ())
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def drop_doc(node: Node) -> NameDoc | DropMatchDoc:
     return name_doc(node)
 
 
-_DROPS: Json = {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/name"}, {"$ref": "#/$defs/drop_match"}]}}
+_DROP: Json = {"anyOf": [{"$ref": "#/$defs/name"}, {"$ref": "#/$defs/drop_match"}]}
+_DROPS: Json = {"type": "array", "maxItems": MAX_DROPS, "items": _DROP}
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,8 @@ class DropDoc:
     """Tensors that are left out on purpose."""
 
     node: Node | None
-    source: tuple[Any, ...] = key("from", _DROPS, "names of the `from` side", listed(drop_doc), ())
-    target: tuple[Any, ...] = key("to", _DROPS, "names of the `to` side", listed(drop_doc), ())
+    source: tuple[Any, ...] = key("from", _DROPS, "names of the `from` side", listed(drop_doc, MAX_DROPS), ())
+    target: tuple[Any, ...] = key("to", _DROPS, "names of the `to` side", listed(drop_doc, MAX_DROPS), ())
 
 
 _SIZES: Json = {"type": "object", "additionalProperties": True}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 from converter.alternatives import Forms
+from converter.budget import Budget
 from converter.errors import MapError, MismatchError, Origin, Problem
 from converter.expressions import Expr
+from converter.forms import Form
 from converter.matching import Key, Matcher
-from converter.names import Label, Renderer, Template, TemplateError, renderer
+from converter.names import Label, Renderer, Template, TemplateError, renderer, skeleton
 from converter.rules import Rule, Term
 
-MAX_NAMES = 1_000_000  # that a map may stand for in one run
 Members = dict[str, tuple[Label, ...]]
 
 
@@ -46,10 +46,10 @@ class Expander:
         self.matcher, self.rules, self.inputs, self.facts = matcher, matcher.rules, matcher.inputs, matcher.facts
         self.forms = Forms(matcher)
         self.clashes: list[tuple[Instance, tuple[str, ...]]] = []
-        self._expanded = 0
+        self.budget = Budget(matcher)
         self._present: dict[str, bool] = {}
         self._renderers: dict[tuple[str, int], Renderer] = {}
-        self._from_forms: list[tuple[Rule, Term, int, Any]] | None = None
+        self._from_forms: dict[str, list[tuple[Rule, Term, int, Form]]] | None = None
 
     def instances(self, rule: Rule) -> list[Instance]:
         """Give the instances of a rule; raises MismatchError for sizes that are not known, and for a rule that stands
@@ -58,6 +58,7 @@ class Expander:
         for term in rule.target:
             if any(h.single is None for h in term.name.holes):
                 self.matcher.form(term.name, 1 - rule.side, rule.origin, check=True)
+        self.budget.foresee(rule)
         out: list[Instance] = []
         one = self._one_to_one(rule)
         resting = False
@@ -73,6 +74,7 @@ class Expander:
             else:
                 out.append(self.instance(rule, values, members))
         resting = resting or any(c.kind != "form" for c in rule.conditions)
+        self.budget.missing += sum(len(i.missing) for i in out)
         if not out and rule.source and not self._may_rest(rule) and (empty or not resting):
             raise MismatchError(Problem(self._nothing(rule, empty), "unused", None, rule.origin))
         return out
@@ -88,14 +90,6 @@ class Expander:
             if size is not None and (name in rule.free or name == empty) and self.facts.evaluate(size) == 0:
                 return f"stands for no tensor: {name} has no values, {self.facts.reason([size.dim()]) or size.text}"
         return f"matches no tensor: nothing has the form '{rule.source[0].name}'"
-
-    def _spend(self, names: int, rule: Rule, index: str) -> None:
-        """Refuse to expand a map beyond all bounds: a size with a digit too many."""
-        if names > MAX_NAMES:
-            size = self.rules.indices[index].size
-            reason = self.facts.reason([size.dim()]) if size is not None else ""
-            text = f"stands for more than {MAX_NAMES} tensors" + (f", {reason}" if reason else "")
-            raise MismatchError(Problem(text, "size", None, rule.origin))
 
     def _range(self, rule: Rule, name: str, values: Mapping[str, Label]) -> Sequence[Label]:
         index = self.rules.indices[name]
@@ -120,12 +114,12 @@ class Expander:
 
         def walk(k: int, values: dict[str, Label]) -> Iterator[dict[str, Label]]:
             if k == len(order):
-                self._expanded += 1
-                self._spend(self._expanded, rule, order[-1] if order else "")
+                self.budget.expanded += 1
+                self.budget.spend(self.budget.expanded, rule, *order)
                 yield dict(values)
                 return
             labels = self._range(rule, order[k], values)
-            self._spend(len(labels), rule, order[k])
+            self.budget.spend(len(labels), rule, order[k])
             for label in labels:
                 values[order[k]] = label
                 yield from walk(k + 1, values)
@@ -145,23 +139,28 @@ class Expander:
         for name in order if order else ():
             ranges.append(self._range(rule, name, {}))
             total *= len(ranges[-1])
-            self._spend(total, rule, name)
+            self.budget.spend(total, rule, *order)
             if not total:
                 return
-        self._expanded += total
-        self._spend(self._expanded, rule, order[-1] if order else "")
+        self.budget.expanded += total
+        self.budget.spend(self.budget.expanded, rule, *order)
         for row in product(*ranges):
             yield dict(zip(order, row))
 
     def _ordered(self, names: tuple[str, ...]) -> list[str]:
         """Order indices so that a ragged one comes after those that its count depends on."""
 
-        def depth(name: str, seen: frozenset[str] = frozenset()) -> int:
-            size = self.rules.indices[name].size
-            inner = (size.names & set(self.rules.indices)) - seen if size is not None else frozenset()
-            return 1 + max((depth(n, seen | {name}) for n in inner), default=0)
+        depths: dict[str, int] = {}
 
-        return sorted(names, key=lambda n: depth(n))
+        def depth(name: str) -> int:
+            if name not in depths:
+                depths[name] = 0  # where counts depend on each other in a circle, none of them is known
+                size = self.rules.indices[name].size
+                inner = size.names & self.rules.indices.keys() if size is not None else ()
+                depths[name] = 1 + max(map(depth, inner), default=0)
+            return depths[name]
+
+        return sorted(names, key=depth)
 
     def members(self, rule: Rule, values: Mapping[str, Label]) -> Members | None:
         """The values of each bound index, None where the conditions hold for none, or the tensors have another form of
@@ -178,7 +177,8 @@ class Expander:
         order = self._ordered(rule.bound)
         rows: list[dict[str, Label]] = [{}]
         for name in order:
-            self._spend(len(rows) * len(self._range(rule, name, {**values, **rows[0]})) if rows else 0, rule, name)
+            count = len(self._range(rule, name, {**values, **rows[0]})) if rows else 0
+            self.budget.spend(len(rows) * count, rule, name)
             rows = [{**row, name: label} for row in rows for label in self._range(rule, name, {**values, **row})]
         if rule.conditions:
             rows = [row for row in rows if self._holds(rule, {**values, **row})]
@@ -216,11 +216,22 @@ class Expander:
             self._present[name] = self._look_up(name, origin)
         return self._present[name]
 
+    def _named_from(self) -> dict[str, list[tuple[Rule, Term, int, Form]]]:
+        """The forms of all `from` names, by their skeletons."""
+        out: dict[str, list[tuple[Rule, Term, int, Form]]] = {}
+        for rule in self.rules.rules:
+            for k, term in enumerate(rule.source if rule.side == 0 else rule.target):
+                form = self.matcher.form(term.name, 0, rule.origin)
+                keys = form.skeletons() if term.name.holes else [f"={term.name.text}"]  # literal ones by themselves
+                for key in keys:
+                    out.setdefault(key, []).append((rule, term, k, form))
+        return out
+
     def _look_up(self, name: str, origin: Origin) -> bool:
         if self._from_forms is None:
-            terms = [(r, t, k) for r in self.rules.rules for k, t in enumerate(r.source if r.side == 0 else r.target)]
-            self._from_forms = [(r, t, k, self.matcher.form(t.name, 0, r.origin)) for r, t, k in terms]
-        for rule, term, k, form in self._from_forms:
+            self._from_forms = self._named_from()
+        forms = (*self._from_forms.get(f"={name}", ()), *self._from_forms.get(skeleton(name), ()))
+        for rule, term, k, form in forms:
             found = form.match(name)
             if found is None:
                 continue

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from converter.dims import Dim, Poly
+from converter.dims import MAX_SIZE, Dim, Poly, SizeError
+from converter.folding import clip
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 40
@@ -98,11 +99,19 @@ class Expr:
         return None
 
     def dim(self) -> Dim:
-        """Give the expression as a dim: a polynomial where it is one, else one opaque name that is this text."""
+        """Give the expression as a dim: a polynomial where it is one, else one opaque name that is this text.
+
+        Raises ExpressionError for sizes that nobody could mean.
+        """
         try:
-            return _dim(self._tree)
+            found = _dim(self._tree)
+        except SizeError as e:
+            raise ExpressionError(f"'{clip(self.text)}' is {e}") from None
         except ExpressionError:
             return Poly.of(self.text)
+        if isinstance(found, int) and abs(found) >= MAX_SIZE:
+            raise ExpressionError(f"'{clip(self.text)}' is too large")
+        return found
 
     def explain(self, values: Mapping[str, Value]) -> str:
         """Say which values the names and items of the expression have: ``layer_types[3] is 'full'``."""
@@ -128,7 +137,7 @@ def show(value: Value) -> str:
     return repr(value)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 15)
 def parse(text: str, decimals: bool = False) -> Expr:
     """Parse an expression; raises ExpressionError with the reason."""
     if len(text) > MAX_LENGTH:

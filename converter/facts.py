@@ -22,6 +22,7 @@ from converter.rules import LocalSize
 NO_VALUES: Mapping[str, Any] = {}
 NO_INDICES: Mapping[str, Index] = {}
 
+MAX_STEPS = 50  # in which sizes follow from each other
 MAX_ITEMS = 100_000  # of a list that `each` makes of one value
 
 
@@ -96,6 +97,7 @@ class Facts:
         self.equations: list[Equation] = []
         self.assumed: dict[str, Any] = {}
         self._settings: Settings = Settings()
+        self._last: tuple[str, Origin | None] = ("", None)
         self._stated: dict[str, tuple[LocalSize, Mapping[str, Any]]] = {}
 
     def know(self, name: str, value: Any, why: str) -> None:
@@ -121,9 +123,14 @@ class Facts:
         for name, value in settings.set.items():
             self.know(name, value, "from --set")
         for name, param in self.params.items():
-            found = config_value(settings.config, param.config) if settings.config is not None else None
-            if found is not None and not isinstance(found[1], Mapping):
-                self._know_param(name, param, found[1], f"from {settings.config_name}")
+            self._look_up(name, param)
+
+    def _look_up(self, name: str, param: ParamDoc) -> None:
+        """Take a param's value from the config, where it has one."""
+        config = self._settings.config
+        found = config_value(config, param.config) if config is not None else None
+        if found is not None and not isinstance(found[1], Mapping):
+            self._know_param(name, param, found[1], f"from {self._settings.config_name}")
 
     def add_defaults(self, only: Iterable[str]) -> list[str]:
         """Add the defaults of params that are still unknown; returns their names."""
@@ -171,9 +178,12 @@ class Facts:
             return None
 
     def settle(self) -> None:
-        """Derive what follows, until nothing new does."""
-        while self._expressions() | self._solve():
-            pass
+        """Derive what follows, until nothing new does; raises MismatchError where that has no end in sight."""
+        for _ in range(MAX_STEPS):
+            if not self._expressions() | self._solve():
+                return
+        text = f"sizes follow from each other in more than {MAX_STEPS} steps, up to {self._last[0]}"
+        raise MismatchError(Problem(text, "size", None, self._last[1]))
 
     def _expressions(self) -> bool:
         before = len(self.values)
@@ -181,7 +191,7 @@ class Facts:
             if name in self.values:
                 continue
             if param.each is not None and param.config and self._settings.config is not None:
-                self.add_settings(self._settings)
+                self._look_up(name, param)
             if param.expr is not None:
                 self._derive(name, param_expr(param.expr), param.expr.origin, {}, param.over)
         for text, expr in self.atoms.items():
@@ -200,6 +210,7 @@ class Facts:
         except ExpressionError as e:
             raise MismatchError(Problem(f"{_shown(name)} = {expr.text}: {e}", "size", None, origin)) from None
         if value is not None:
+            self._last = (name, origin)
             self.know(name, value, f"= {expr.text}")
 
     def _over(self, expr: Expr, over: str) -> list[Any] | None:

@@ -8,7 +8,7 @@ from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
 
 from converter.errors import MapError, Problem
-from converter.folding import closest
+from converter.folding import clip, closest
 from converter.yamltree import Node
 
 Json = dict[str, Any]
@@ -73,7 +73,7 @@ def _unknown_key(node: Node, word: Any, known: Mapping[str, Any]) -> Problem:
 def kind_of(node: Node) -> str:
     """Say what stands at a node, for a message."""
     v = node.value
-    names = {dict: "a mapping", list: "a list", str: f"'{v}'", bool: str(v).lower(), type(None): "nothing"}
+    names = {dict: "a mapping", list: "a list", str: f"'{clip(str(v))}'", bool: str(v).lower(), type(None): "nothing"}
     return names.get(type(v), str(v))
 
 
@@ -123,12 +123,14 @@ def flag(node: Node) -> bool:
     return node.value
 
 
-def listed(read: Callable[[Node], T]) -> Callable[[Node], tuple[T, ...]]:
-    """Read a list of what ``read`` reads."""
+def listed(read: Callable[[Node], T], most: int | None = None) -> Callable[[Node], tuple[T, ...]]:
+    """Read a list of what ``read`` reads, of ``most`` entries at most."""
 
     def inner(node: Node) -> tuple[T, ...]:
         if not isinstance(node.value, list):
             raise node.error(f"expected a list, found {kind_of(node)}")
+        if most is not None and len(node.value) > most:
+            raise node.error(f"a list of {len(node.value)} (at most {most} here)")
         out: list[T] = []
         problems: list[Problem] = []
         for n in node.value:

@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
+from typing import TypeVar
 
+T = TypeVar("T")
+
+MAX_CANDIDATES, MAX_COMPARED = 500, 200  # words that a suggestion is looked for among, letters of the word itself
 _DIGITS = re.compile(r"([0-9]+)")
 
 
@@ -93,9 +97,30 @@ def _follows(a: str, b: str) -> bool:
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """Give the candidate that is spelled most like the name, None if none is close."""
-    found = get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    """Give the candidate that is spelled most like the name, None if none is close; of very many some are looked at."""
+    size = len(name)
+    near = [c for c in candidates if 0.375 * (size + len(c)) <= min(size, len(c))]  # others cannot reach the cutoff
+    found = get_close_matches(name, near[:MAX_CANDIDATES], n=1, cutoff=0.75) if size <= MAX_COMPARED else []
     return found[0] if found else None
+
+
+class Hints:
+    """What a text may have meant, for the first few texts of a kind: nobody reads more, and each takes time."""
+
+    def __init__(self, limit: int = 20) -> None:
+        self._left = limit
+
+    def of(self, name: str, candidates: Iterable[str]) -> str:
+        """Give ``(did you mean 'x'?)`` with a blank before it, or nothing."""
+        self._left -= 1
+        near = closest(name, candidates) if self._left >= 0 else None
+        return f" (did you mean '{near}'?)" if near else ""
+
+
+def repeated(items: Iterable[T]) -> T | None:
+    """Give the first item that stands among those before it, None if all differ."""
+    seen: set[T] = set()
+    return next((x for x in items if x in seen or seen.add(x)), None)  # type: ignore[func-returns-value]
 
 
 def visible(text: str) -> str:

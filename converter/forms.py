@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
+from math import prod
 
-from converter.dims import Dim, Poly, names, substitute
-from converter.names import Hole, Index, IndexValues, Label, Template, TemplateError, skeleton
-
-MAX_COMBINATIONS = 20_000
+from converter.dims import names, substitute
+from converter.names import MAX_COMBINATIONS, Hole, Index, IndexValues, Label, Template, TemplateError, skeleton
+from converter.readings import Reading, linear, reading
 
 
 class Form:
@@ -35,27 +35,39 @@ class Form:
             for n in names(dim):
                 if n not in indices:
                     raise KeyError(n)
-            _linear(hole, dim)
-        self._regex = re.compile(
-            "".join(re.escape(p) if isinstance(p, str) else self._pattern(p) for p in template.parts)
-        )
+            linear(hole, dim)
         self._cache: dict[tuple[int, str], tuple[tuple[str, Label], ...] | None] = {}
+        self._readings: dict[int, Reading | None] = {}
+        self._labels: dict[int, dict[str, Label]] = {
+            i: self._spelled(h) for i, h in enumerate(template.holes) if self._is_labelled(h)
+        }
+        total = prod(map(len, self._labels.values()))
+        if total > MAX_COMBINATIONS:
+            raise TemplateError(f"'{template}' stands for {total} combinations of labels (at most {MAX_COMBINATIONS})")
+        self._fullmatch = self._compiled() if template.holes else None
 
-    def _pattern(self, hole: Hole) -> str:
+    def _compiled(self) -> Callable[[str], re.Match[str] | None]:
+        holes = iter([self._pattern(i, h) for i, h in enumerate(self.template.holes)])
+        parts = (re.escape(p) if isinstance(p, str) else next(holes) for p in self.template.parts)
+        return re.compile("".join(parts)).fullmatch
+
+    def _is_labelled(self, hole: Hole) -> bool:
         index = self._indices.get(hole.single or "")
-        if index is not None and index.size is None:
-            return (
-                "("
-                + "|".join(
-                    re.escape(hole.render({index.name: v}))
-                    for v in sorted(index.labels(self.side), key=lambda v: -len(str(v)))
-                )
-                + ")"
-            )
+        return index is not None and index.size is None
+
+    def _spelled(self, hole: Hole) -> dict[str, Label]:
+        """From each label of a hole, as names write it, to its key; longer ones first."""
+        index = self._indices[hole.single or ""]
+        pairs = [(hole.render({index.name: v}), k) for k, v in zip(index.keys, index.labels(self.side))]
+        return dict(sorted(pairs, key=lambda pair: -len(pair[0])))
+
+    def _pattern(self, i: int, hole: Hole) -> str:
+        if i in self._labels:
+            return "(" + "|".join(map(re.escape, self._labels[i])) + ")"
         return rf"([0-9]{{{hole.width}}}|[1-9][0-9]{{{hole.width},}})" if hole.width else "(0|[1-9][0-9]*)"
 
     def skeletons(self) -> Iterator[str]:
-        """List the skeletons of all names of this form; raises TemplateError when labels multiply beyond all bounds."""
+        """List the skeletons of all names of this form."""
         choices: list[list[str]] = []
         for p in self.template.parts:
             index = self._indices.get(p.single or "") if isinstance(p, Hole) else None
@@ -65,17 +77,14 @@ class Form:
                 choices.append([p.render({index.name: v}) for v in index.labels(self.side)])
             else:
                 choices.append(["0"])
-        total = 1
-        for c in choices:
-            total *= len(c)
-        if total > MAX_COMBINATIONS:
-            raise TemplateError(f"'{self.template}' stands for {total} spellings, at most {MAX_COMBINATIONS} are tried")
         seen = dict.fromkeys(skeleton("".join(c)) for c in product(*choices))
         yield from seen
 
     def match(self, name: str) -> IndexValues | None:
         """Read the indices off a name, None when it does not have this form."""
-        m = self._regex.fullmatch(name)
+        if self._fullmatch is None:
+            return {} if name == self.template.text else None
+        m = self._fullmatch(name)
         if m is None:
             return None
         values: IndexValues = {}
@@ -91,93 +100,41 @@ class Form:
 
     def looks_like(self, name: str) -> bool:
         """Whether a name is spelled like this template, whatever its numbers are."""
-        return self._regex.fullmatch(name) is not None
+        return name == self.template.text if self._fullmatch is None else self._fullmatch(name) is not None
 
     def _cached(self, i: int, text: str) -> tuple[tuple[str, Label], ...] | None:
-        found = self._decode(*self._holes[i], text)
+        found = self._decode(i, text)
         self._cache[i, text] = None if found is None else tuple(found.items())
         return self._cache[i, text]
 
-    def _decode(self, hole: Hole, dim: Dim, text: str) -> IndexValues | None:
-        index = self._indices.get(hole.single or "")
-        if index is not None and index.size is None:
-            for key, label in zip(index.keys, index.labels(self.side)):
-                if hole.render({index.name: label}) == text:
-                    return {index.name: key}
-            return None
-        slopes, constant = _linear(hole, dim)
+    def _decode(self, i: int, text: str) -> IndexValues | None:
+        hole, dim = self._holes[i]
+        if i in self._labels:
+            key = self._labels[i].get(text)
+            return None if key is None else {str(hole.single): key}
+        found = self.reading(i)
         if len(text) > 18:
             return None
-        value = int(text) - constant
-        free = max(slopes, key=lambda n: (self._open(n), abs(slopes[n]), n), default=None)
-        if free is None:
-            return {} if value == 0 else None
-        others = sorted(n for n in slopes if n != free)
-        count = self._counts.get(free)
-        beyond: IndexValues | None = None
-        for combination in product(*(self._choices(n) for n in others)):
-            rest = value - sum(slopes[n] * label for n, (_, label) in zip(others, combination))
-            if rest % slopes[free] == 0 and (hit := self._key(free, rest // slopes[free])) is not None:
-                reading = {free: hit, **{n: key for n, (key, _) in zip(others, combination)}}
-                if count is None or not isinstance(hit, int) or hit < count:
-                    return reading
-                beyond = beyond or reading
-        return beyond
+        if found is None:
+            return {} if dim == int(text) else None
+        return found.read(int(text))
 
-    def _open(self, name: str) -> bool:
-        return self._indices[name].size is not None and self._counts.get(name) is None
-
-    def _choices(self, name: str) -> list[tuple[Label, int]]:
-        index = self._indices[name]
-        if index.size is None:
-            return [(k, v) for k, v in zip(index.keys, index.labels(self.side)) if isinstance(v, int)]
-        count = self._counts.get(name)
-        if count is None:
-            raise KeyError(name)
-        return [(i, i) for i in range(min(count, MAX_COMBINATIONS))]
-
-    def _key(self, name: str, label: int) -> Label | None:
-        index = self._indices[name]
-        if index.size is not None:
-            return label if label >= 0 else None
-        return next((k for k, v in zip(index.keys, index.labels(self.side)) if v == label), None)
-
-
-def _linear(hole: Hole, dim: Dim) -> tuple[dict[str, int], int]:
-    """Take a hole's polynomial apart into slopes and a constant; raises TemplateError where it is not linear."""
-    slopes: dict[str, int] = {}
-    constant = 0
-    for monomial, c in dim.terms if isinstance(dim, Poly) else (((), dim),):
-        if len(monomial) > 1:
-            raise TemplateError(f"'{{{hole.text}}}' is not linear in its indices")
-        if monomial:
-            slopes[monomial[0]] = c
-        else:
-            constant = c
-    return slopes, constant
+    def reading(self, i: int) -> Reading | None:
+        """How the numbers of hole ``i`` are read, None for a hole without indices; raises KeyError for an index whose
+        count has to be known for that.
+        """
+        if i not in self._readings:
+            self._readings[i] = reading(*self._holes[i], self._indices, self.side, self._counts)
+        return self._readings[i]
 
 
 def ambiguity(form: Form) -> str | None:
-    """Say which hole two values of its indices could both give, None when every number has one reading."""
-    for hole, dim in form._holes:
-        if not isinstance(dim, Poly) or hole.single is not None:
-            continue
-        slopes, _ = _linear(hole, dim)
-        if len(slopes) < 2:
-            continue
-        free = max(slopes, key=lambda n: (form._open(n), abs(slopes[n]), n))
-        others = [n for n in slopes if n != free]
-        if any(form._open(n) for n in others):
-            raise KeyError(min(n for n in others if form._open(n)))
-        rests = [
-            sum(slopes[n] * label for n, (_, label) in zip(others, c))
-            for c in product(*(form._choices(n) for n in others))
-        ]
-        count = None if form._open(free) else len(form._choices(free))
-        seen: dict[int, list[int]] = {}
-        for r in rests:
-            near = seen.setdefault(r % abs(slopes[free]), [])
-            if any(count is None or abs(r - x) // abs(slopes[free]) < count for x in near):
-                return f"'{{{hole.text}}}' gives one number for two values of its indices"
-            near.append(r)
+    """Say which hole two values of its indices could both give, None when every number has one reading.
+
+    Raises TemplateError where that takes too long to tell, KeyError for an index whose count has to be known for that.
+    """
+    for i, hole in enumerate(form.template.holes):
+        found = form.reading(i) if hole.single is None else None
+        if found is not None and found.ambiguous():
+            return f"'{{{hole.text}}}' gives one number for two values of its indices"
     return None

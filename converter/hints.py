@@ -12,6 +12,7 @@ from converter.regexes import compile_pattern
 from converter.steps import Plan
 
 LOOK = 400  # names that hints look at
+TRIED, AT_ONCE = 2000, 100  # names of the map that they are held against, and how many of them by one pattern
 _HOLE = re.compile(r"\{[^{}]*\}")
 
 
@@ -109,13 +110,13 @@ def _tried(plan: Plan, names: list[str]) -> str:
 def _matcher(plan: Plan, side: int) -> Callable[[str], bool]:
     """Tell whether a name looks like one of a side (0: the one that is read)."""
     looks = plan.expected[side]
-    forms = ("[^.]+".join(re.escape(p) for p in _HOLE.split(t)) for t in looks.templates)
-    pattern = re.compile("|".join(forms) or r"(?!)")
-    renames = [compile_pattern(p) for p in looks.patterns]
+    forms = ["[^.]+".join(map(re.escape, _HOLE.split(t))) for t in looks.templates[:TRIED]]
+    patterns = [compile_pattern("|".join(forms[k : k + AT_ONCE])) for k in range(0, len(forms), AT_ONCE)]
+    patterns += [compile_pattern(p) for p in looks.patterns]
 
     def matches(name: str) -> bool:
         for strip in looks.strips:
             name = strip.off(name)
-        return pattern.fullmatch(name) is not None or any(r.fullmatch(name) for r in renames)
+        return any(p.fullmatch(name) for p in patterns)
 
     return matches

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from converter.braces import Braces, has_braces
 from converter.build import build
 from converter.document import MapDoc
 from converter.errors import MapError, Problem, UsageError
@@ -17,7 +17,6 @@ from converter.paths import path_fault
 from converter.rules import Ruleset
 from converter.yamltree import MAX_TEXT, Node, load_yaml
 
-_BRACES = re.compile(r"\{[{%#]")
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -128,83 +127,10 @@ def load_map(node: Node, values: Callable[[Mapping[str, Any]], Mapping[str, Any]
     check_version_first(node)
     if has_includes(node):
         raise node.error("the includes of this map were not read")
-    if any(isinstance(n.value, str) and _BRACES.search(n.value) for n in node.walk()):
+    if any(map(has_braces, node.walk())):
         from converter.document import param_doc
 
         params = node.get("params")
         read = mapped(param_doc)(params) if params is not None else {}
-        node = _render(node, values(read) if values else {}, set(read))
+        node = Braces(values(read) if values else {}, set(read)).fill(node)
     return build(read_document(MapDoc, node))
-
-
-def _render(node: Node, values: Mapping[str, Any], declared: set[str]) -> Node:
-    """Put values in the place of ``{{ expressions }}`` in every string below a node."""
-    if isinstance(node.value, dict):
-        return Node({k: _render(v, values, declared) for k, v in node.value.items()}, node.origin, node.keys)
-    if isinstance(node.value, list):
-        return Node([_render(v, values, declared) for v in node.value], node.origin)
-    if isinstance(node.value, str) and _BRACES.search(node.value):
-        return Node(_expand(node, values, declared), node.origin, rendered=True)
-    return node
-
-
-def _expand(node: Node, values: Mapping[str, Any], declared: set[str]) -> Any:
-    import jinja2
-    from jinja2 import nodes
-
-    if "{%" in node.value or "{#" in node.value:
-        raise node.error(
-            f"'{clip(node.value)}' has a Jinja2 statement or comment; only {{{{ expressions }}}} are allowed"
-        )
-    env = _environment()
-    kinds = (
-        "Template Output TemplateData Name Const List Getitem Add Sub Mul FloorDiv Mod Neg Compare Operand And Or Not"
-    )
-    allowed = tuple(getattr(nodes, kind) for kind in (*kinds.split(), "CondExpr", "Concat"))
-    try:
-        tree = env.parse(node.value)
-        for part in tree.find_all(nodes.Node):
-            if not isinstance(part, allowed):
-                raise node.error(
-                    f"'{clip(node.value)}' has something ({type(part).__name__.lower()}) that is not "
-                    f"allowed; only plain {{{{ expressions }}}} are allowed"
-                )
-        for part in tree.find_all(nodes.Name):
-            if part.name not in declared:
-                raise jinja2.UndefinedError(f"'{part.name}' is undefined")
-            if part.name not in values:
-                raise MapError(
-                    Problem(
-                        f"'{{{{ {part.name} }}}}' has no value here: --set {part.name}=...", "map", None, node.origin
-                    )
-                )
-        whole = re.fullmatch(r"\{\{(.*)\}\}", node.value.strip(), re.DOTALL)
-        if whole is not None and len(tree.body) == 1 and len(tree.body[0].nodes) == 1:
-            value = env.compile_expression(whole[1], undefined_to_none=False)(values)
-            if isinstance(value, int | list):
-                return value
-        result = env.from_string(tree).render(values)
-    except jinja2.UndefinedError as e:
-        raise node.error(
-            f"'{clip(node.value)}': {e.message} (params: {', '.join(sorted(declared)) or 'none'})"
-        ) from None
-    except (jinja2.TemplateError, TypeError, ArithmeticError, RecursionError, ValueError) as e:
-        raise node.error(f"'{clip(node.value)}': {clip(str(e))}") from None
-    if len(result) > 10_000:
-        raise node.error(f"'{clip(node.value)}' becomes {len(result)} characters")
-    return str(result)
-
-
-def _environment() -> Any:
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Environment(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset(["*", "%"])
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if not isinstance(left, int) or not isinstance(right, int):
-                raise TypeError(f"{operator} takes integers")
-            return super().call_binop(context, operator, left, right)
-
-    return Environment(undefined=StrictUndefined, autoescape=False, cache_size=0)

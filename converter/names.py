@@ -21,6 +21,8 @@ IndexValues = dict[str, Label]
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _RUN = re.compile(r"[0-9]+")
 MAX_COMBINATIONS = 20_000
+MAX_NAME = 1_000  # characters of a name in a map
+MAX_HOLES = 16
 
 
 class TemplateError(ValueError):
@@ -122,6 +124,10 @@ def labelled(values: Mapping[str, Label], indices: Mapping[str, Index], side: in
 
 def parse_template(text: str) -> Template:
     """Parse a name; raises TemplateError with the reason."""
+    if len(text) > MAX_NAME:
+        raise TemplateError(f"'{text[:40]}...' is a name of {len(text)} characters (at most {MAX_NAME})")
+    if text.count("{") > MAX_HOLES:
+        raise TemplateError(f"'{text}' has {text.count('{')} placeholders (at most {MAX_HOLES})")
     parts: list[str | Hole] = []
     at = 0
     for m in _HOLE.finditer(text):

@@ -7,10 +7,9 @@ from typing import Any
 
 from converter.errors import MismatchError
 from converter.facts import Equation
-from converter.forms import MAX_COMBINATIONS
 from converter.locality import Locals, local_sizes, localise
 from converter.matching import Key, Matcher, Table
-from converter.names import Label
+from converter.names import MAX_COMBINATIONS, Label
 from converter.rules import Rule, Term
 
 

@@ -17,7 +17,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from converter.casting import widens
-from converter.dims import Dim
+from converter.dims import Dim, SizeError
 from converter.errors import Problem
 from converter.execute import execute
 from converter.flow import Chain, apply, infer, results
@@ -167,7 +167,7 @@ def way_back(recipe: Recipe) -> Chain | None:
 
     try:
         back = infer(recipe.chain, tuple(Value(o.bound, o.shape) for o in recipe.inputs), unknown).inverse
-    except OpError:
+    except SizeError:
         return None
     return back if isinstance(back, Chain) else None
 

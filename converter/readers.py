@@ -8,10 +8,13 @@ from typing import Any
 
 from converter.dims import Dim, Poly, names
 from converter.expressions import ExpressionError, parse
+from converter.folding import repeated
 from converter.names import Index
 from converter.ops.base import Shape
 from converter.ruledoc import GroupDoc, RuleDoc
 from converter.yamltree import Node
+
+MAX_LABEL = 200  # characters
 
 
 def read_index(name: str, node: Node) -> Index:
@@ -45,10 +48,12 @@ def _label(node: Node) -> Any:
 def _distinct(node: Node, labels: tuple[Any, ...]) -> None:
     if not labels:
         raise node.error("the index has no label")
-    shown = [str(v) for v in labels]
-    for text in shown:
-        if shown.count(text) > 1:
-            raise node.error(f"label '{text}' stands twice")
+    twice = repeated(str(v) for v in labels)
+    if twice is not None:
+        raise node.error(f"label '{twice}' stands twice")
+    long = next((v for v in labels if len(str(v)) > MAX_LABEL), None)
+    if long is not None:
+        raise node.error(f"a label of {len(str(long))} characters (at most {MAX_LABEL})")
 
 
 def shape_nodes(rules: Iterable[Any]) -> Iterable[tuple[Node, int]]:

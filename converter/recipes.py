@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from converter.casting import CastError, Stated, decide, state
-from converter.dims import Dim, Poly, names, render_shape, substitute
+from converter.dims import Dim, Poly, SizeError, names, render_shape, substitute
 from converter.errors import Problem
 from converter.expand import Instance
 from converter.facts import Facts, Settings
@@ -17,7 +17,7 @@ from converter.flow import Chain, infer, results
 from converter.inputs import Inputs
 from converter.locality import Locals, local_sizes
 from converter.matching import Matcher
-from converter.ops.base import OpError, Value
+from converter.ops.base import Value
 from converter.ops.results import Result
 from converter.rules import Rule, Ruleset, Term
 from converter.shaping import Shaping, unknown_sizes
@@ -113,7 +113,7 @@ class Recipes:
             chain = rule.chain.bind(known)
             values = tuple(Value(tuple((i, counts[i]) for i in t.bound), e.shape) for t, e in zip(rule.source, entries))
             found = infer(chain, values, unknown)
-        except OpError as e:
+        except SizeError as e:
             return (Problem(f"shape is {list(entries[0].shape)}: {e}", "shape"),)
         for left, right in found.equations:
             if isinstance(left, int) and isinstance(right, int) and left != right:
@@ -153,7 +153,7 @@ class Recipes:
                             ),
                         )
                 outputs.append(Operand(dtype, shape, tuple((i, int(n)) for i, n in value.bound if isinstance(n, int))))
-        except (CastError, OpError) as e:
+        except (CastError, SizeError) as e:
             return (Problem(str(e), "dtype"),)
         return Recipe(inputs, chain, tuple(outputs))
 

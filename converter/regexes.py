@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from converter.errors import MismatchError, Problem
+from converter.folding import repeated
 from converter.names import TemplateError
 
+MAX_PATTERN = 1_000  # characters of a pattern, and of the name that it becomes
+MAX_RENAMED = 100_000  # characters of a name
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -25,12 +29,24 @@ class Regex:
         return compile_pattern(self.match)
 
     def rename(self, name: str) -> str | None:
-        """Give the new name, None when the pattern does not match the whole name."""
+        """Give the new name, None when the pattern does not match the whole name; raises MismatchError for one that
+        is too long.
+        """
         m = self.compiled.fullmatch(name)
         if m is None:
             return None
         groups = m.groupdict()
+        if len(self.to) + sum(len(groups[h] or "") for h in _HOLE.findall(self.to)) > MAX_RENAMED:
+            told = f"'{self.match}' makes a name of more than {MAX_RENAMED} characters of it"
+            raise MismatchError(Problem(told, "claim", name))
         return _HOLE.sub(lambda h: groups[h[1]] or "", self.to)
+
+
+def check_length(*texts: str) -> None:
+    """Refuse patterns, and names with groups, of a length that nobody writes; raises TemplateError."""
+    for text in texts:
+        if len(text) > MAX_PATTERN:
+            raise TemplateError(f"'{text[:40]}...' has {len(text)} characters (at most {MAX_PATTERN})")
 
 
 def compile_pattern(pattern: str) -> Any:
@@ -52,10 +68,9 @@ def compile_pattern(pattern: str) -> Any:
 def check_regex(rename: Regex) -> None:
     """Refuse a rename whose groups and new name do not fit together; raises TemplateError."""
     known = set(rename.compiled.groupindex)
-    named = re.findall(r"\(\?P<(\w+)>", rename.match)
-    for name in named:
-        if named.count(name) > 1:
-            raise TemplateError(f"group '{name}' stands twice in '{rename.match}'")
+    twice = repeated(re.findall(r"\(\?P<(\w+)>", rename.match))
+    if twice is not None:
+        raise TemplateError(f"group '{twice}' stands twice in '{rename.match}'")
     if re.search(r"\\(\d|g<)", rename.to):
         raise TemplateError(
             f"'{rename.to}' has a backslash reference: groups have names here, (?P<name>...) and {{name}}"

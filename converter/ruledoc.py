@@ -21,7 +21,11 @@ from converter.fields import (
     read_document,
     text,
 )
+from converter.folding import repeated
 from converter.yamltree import Node
+
+MAX_SPELLINGS = 64  # of one name, with those of its groups
+MAX_OPS = 100  # of one list
 
 # The classes.
 
@@ -73,9 +77,9 @@ class AnyDoc:
     node: Node
     spellings: tuple[str, ...] = key(
         "any",
-        {"type": "array", "items": NAME, "minItems": 1},
+        {"type": "array", "items": NAME, "minItems": 1, "maxItems": MAX_SPELLINGS},
         "spellings of one tensor; the first is written",
-        listed(text),
+        listed(text, MAX_SPELLINGS),
     )
 
 
@@ -94,11 +98,14 @@ def name_doc(node: Node) -> NameDoc:
         spellings = read_document(AnyDoc, node).spellings
         if not spellings:
             raise node.error("'any' lists no name")
-        for k, name in enumerate(spellings):
-            if name in spellings[:k]:
-                raise node.error(f"spelling '{name}' stands twice")
+        twice = repeated(spellings)
+        if twice is not None:
+            raise node.error(f"spelling '{twice}' stands twice")
         return NameDoc(spellings, node.origin, True)
     return NameDoc((text(node),), node.origin)
+
+
+op_docs = listed(raw, MAX_OPS)
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ class TermDoc:
     node: Node
     name: NameDoc = key("name", {"$ref": "#/$defs/name"}, "the tensor's name", name_doc)
     shape: Node | None = key("shape", SHAPE, "its shape", raw, None)
-    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops of this term alone", listed(raw), ())
+    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops of this term alone", op_docs, ())
     dtype: DtypeDoc | None = key("dtype", {"$ref": "#/$defs/dtype"}, "its dtype", dtype_doc, None)
 
 
@@ -153,7 +160,7 @@ class FormDoc:
 
     node: Node
     shape: Node = key("shape", SHAPE, "shape on the `from` side", raw)
-    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops that lead from `from` to `to`", listed(raw), ())
+    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops that lead from `from` to `to`", op_docs, ())
     when: Node | None = key("when", EXPR, "this form is meant only where this is true", expression, None)
 
 
@@ -173,7 +180,7 @@ class RuleDoc:
     source: tuple[TermDoc, ...] = key("from", {"$ref": "#/$defs/terms"}, "names on the `from` side", term_docs, ())
     target: tuple[TermDoc, ...] = key("to", {"$ref": "#/$defs/terms"}, "names on the `to` side", term_docs, ())
     shape: Node | None = key("shape", SHAPE, "shape on the `from` side", raw, None)
-    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops that lead from `from` to `to`", listed(raw), ())
+    ops: tuple[Node, ...] = key("ops", {"$ref": "#/$defs/ops"}, "ops that lead from `from` to `to`", op_docs, ())
     dtype: DtypeDoc | None = key("dtype", {"$ref": "#/$defs/dtype"}, "dtype of the tensors", dtype_doc, None)
     when: Node | None = key("when", EXPR, "the rule holds only where this is true", expression, None)
     present: Node | None = key("with", NAME, "the rule holds only where this `from` tensor is there", raw, None)

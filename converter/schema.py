@@ -79,7 +79,7 @@ def map_schema() -> Json:
         "anyOf": [{"$ref": "#/$defs/one_term"}, {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/one_term"}}]
     }
     defs["dtype"] = {"anyOf": [dtypedoc.DTYPE, {"$ref": "#/$defs/dtype_sides"}]}
-    defs["ops"] = {"type": "array", "items": {"$ref": "#/$defs/op"}}
+    defs["ops"] = {"type": "array", "maxItems": ruledoc.MAX_OPS, "items": {"$ref": "#/$defs/op"}}
     defs["op"] = {"anyOf": op_schemas()}
     member: Json = {
         "if": {"anyOf": _HAS_RULES},

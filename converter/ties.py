@@ -79,11 +79,13 @@ class Ties:
             return self.work, plain
         present = self._spellings(plain)
         groups: dict[tuple[bool, str], list[Instance]] = {}
+        ends: dict[tuple[bool, str], str] = {}
         for on_input, name, instance in members:
-            seen: set[str] = set()
+            seen: dict[str, None] = {}
             while (on_input, name) in tied_to and name not in seen:  # a chain of ties is one set
-                seen.add(name)
-                name = tied_to[on_input, name]
+                seen[name] = None
+                name = ends.get((on_input, name)) or tied_to[on_input, name]
+            ends |= {(on_input, n): name for n in seen}
             groups.setdefault((on_input, present.get(name, name) if on_input else name), []).append(instance)
         by_source = {n: i for i in plain for names in i.sources for n in names}
         by_target = {n: i for i in plain for names in i.targets for n in names}

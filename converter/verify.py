@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
+from converter.dims import MAX_SIZE
 from converter.errors import Problem
 from converter.folding import clip, closest, fold, natural_key, visible
-from converter.hints import HINTS, LOOK
-from converter.steps import Plan
+from converter.hints import HINTS
+from converter.spec import DTYPES
+from converter.steps import Plan, step_outputs
 
 Check = Callable[[Plan], Iterable[Problem]]
 _HOLE = re.compile(r"\{[^{}]*\}")
 _DIGITS = re.compile(r"[0-9]+")
+HINTED = 40  # unexpected names that get a suggestion
 
 
 def verify(plan: Plan) -> tuple[Problem, ...]:
@@ -47,7 +51,7 @@ def unexpected(plan: Plan) -> Iterable[Problem]:
     for k, (name, origin, text) in enumerate(plan.fates.unexpected):
         key = _normal(name)
         hint = None
-        if k < LOOK and origin is None and key not in forms:
+        if k < HINTED and origin is None and key not in forms:
             near = closest(name, candidates)
             hint = candidates[near] if near else forms.get(closest(key, forms) or "")
         if origin is None and key in forms and re.search(r"(?<!\d)0\d", name):
@@ -77,7 +81,24 @@ def nothing(plan: Plan) -> Iterable[Problem]:
         yield Problem("every tensor is dropped, nothing would be written", "empty")
 
 
-CHECKS: tuple[Check, ...] = (planning, missing, unexpected, shapes, nothing)
+def sizes(plan: Plan) -> Iterable[Problem]:
+    """Outputs that no reader could count: the format's readers have 63 bits."""
+    seen: set[object] = set()
+    for step in plan.steps:
+        key = id(step.recipe) if step.recipe is not None else step.constant
+        if key in seen:
+            continue
+        seen.add(key)
+        for spec in step_outputs(step):
+            if prod(max(n, 1) for n in spec.shape) * DTYPES[spec.dtype].bits >= 8 * MAX_SIZE:
+                text = (
+                    f"would be {spec.dtype} of shape {clip(str(list(spec.shape)))}: too large to be counted in 63 bits"
+                )
+                yield Problem(text, "size", spec.name, step.origin)
+                break
+
+
+CHECKS: tuple[Check, ...] = (planning, missing, unexpected, shapes, nothing, sizes)
 
 
 def _normal(text: str) -> str:

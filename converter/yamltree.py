@@ -17,9 +17,12 @@ import yaml
 from converter.errors import MapError, Origin, Problem
 from converter.folding import clip
 
-MAX_NODES = 100_000
+MAX_NODES = 40_000  # values, once aliases are followed
 MAX_DEPTH = 40
-MAX_TEXT = 4_000_000
+MAX_TEXT = 4_000_000  # characters, also once aliases are followed
+MAX_SCALAR = 20_000  # characters of one text
+MAX_MARKS = 4 * MAX_NODES  # in what is parsed at all, since the parser makes all of its values before any is counted
+_MARKS = ",:-?[{\n"
 _BARE_HOLE = re.compile(r"(?<!['\"\w{])\{+ *[A-Za-z_][\w+*-]*(:0\d|:_)? *\}+")
 
 
@@ -64,6 +67,12 @@ def load_yaml(text: str, file: str) -> Node:
         raise MapError(
             Problem(f"the map has {len(text)} characters, at most {MAX_TEXT} are read", "map", None, Origin(file, 1))
         )
+    marks = sum(text.count(c) for c in _MARKS)
+    if marks > MAX_MARKS:
+        told = (
+            f"the map has {marks} of the marks that part values ({_MARKS[:-1]} and line ends), at most {MAX_MARKS} are"
+        )
+        raise MapError(Problem(f"{told} read", "map", None, Origin(file, 1)))
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         root = loader.get_single_node()
@@ -103,7 +112,7 @@ def _hint(text: str, line: int) -> str:
 
 class _Builder:
     def __init__(self, file: str, text: str, loader: Any) -> None:
-        self.file, self.text, self.loader, self.count = file, text, loader, 0
+        self.file, self.text, self.loader, self.count, self.letters = file, text, loader, 0, 0
 
     def build(self, node: Any, depth: int) -> Node:
         origin = Origin(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
@@ -142,6 +151,11 @@ class _Builder:
     def _scalar(self, node: Any, origin: Origin) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         text = node.value
+        self.letters += len(text)
+        if len(text) > MAX_SCALAR:
+            raise self._error(origin, f"a text of {len(text)} characters (at most {MAX_SCALAR})")
+        if self.letters > MAX_TEXT:
+            raise self._error(origin, f"the map expands to more than {MAX_TEXT} characters (aliases that multiply?)")
         written = self.text[node.start_mark.index : node.end_mark.index]
         if kind == "str" and not written.startswith("!"):
             return text

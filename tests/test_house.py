@@ -32,6 +32,7 @@ FLOORS = {
     "transfer": 0.2,
     "casting": 0.2,
     "names": 0.2,
+    "readings": 0.25,
     "forms": 0.3,
     "regexes": 0.3,
     # what knows tensors, and what knows bytes
@@ -62,8 +63,10 @@ FLOORS = {
     "locality": 3.2,
     "naming": 3.2,
     "equations": 3.3,
+    "canonical": 3.2,
     "consistency": 3.3,
     "build": 3.4,
+    "braces": 3.2,
     "mapfile": 3.5,
     # a map and a header
     "steps": 4,
@@ -74,6 +77,7 @@ FLOORS = {
     "observing": 4.2,
     "counting": 4.2,
     "alternatives": 4.15,
+    "budget": 4.15,
     "expand": 4.2,
     "claims": 4.3,
     "learning": 4.3,

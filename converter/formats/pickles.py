@@ -214,6 +214,8 @@ def as_key(value: Any) -> Any:
     """Give what stands for a value as a key: itself where it is simple, else its text; the hash of a tuple may take
     for ever.
     """
+    if type(value) in (list, dict, set):
+        raise PickleError(f"has {describe(value)} for a key")
     return value if type(value) in _KEYS else OddKey(describe(value))
 
 

@@ -101,7 +101,7 @@ def _state_dicts(value: Any, name: str = "", depth: int = 0, seen: set[int] | No
         yield name, value
         return
     for key, inner in value.items():
-        if type(key) is str:
+        if type(key) is str and key:
             yield from _state_dicts(inner, f"{name}.{key}" if name else key, depth + 1, seen)
 
 

@@ -136,6 +136,8 @@ def _call(word: Global, args: tuple[Any, ...]) -> Any:
         if len(args) > 1 + (word.name == "defaultdict"):
             raise PickleError(f"makes a {word.name} of {len(args)} things")
         return _dict(args[0]) if args and isinstance(args[0], list | dict) else {}
+    if word.module in ("torch", "torch.cuda") and word.name not in ("Size", "device", "Tensor"):
+        raise PickleError(f"calls {word}, which is no function")
     if word.name == "set":
         return set()
     if word.name == "Size":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from converter.dims import SizeError
 from converter.folding import closest
 from converter.ops.add import Add
 from converter.ops.base import Op, OpContext, OpError
@@ -71,7 +72,7 @@ def parse_op(value: Any, context: OpContext) -> Op:
         raise OpError(f"{word} needs an argument")
     try:
         return op.parse(argument, context)
-    except OpError as e:
+    except SizeError as e:
         text = str(e)
         raise OpError(text if text.startswith(op.word) else f"{op.word}: {text}") from None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from converter.arrays import Array
-from converter.dims import Dim, render_shape
+from converter.dims import Dim, SizeError, render_shape
 from converter.ops.parameters import inline, open_sizes, put
 from converter.ops.results import Result
 
@@ -23,7 +23,10 @@ Fresh = Callable[[str], Dim]
 Dtypes = tuple[tuple[str | None, ...], tuple[str | None, ...]]  # as the terms of either side state them
 
 
-class OpError(ValueError):
+MAX_PARTS = 1_000  # of an axis that is cut, and axes that are permuted
+
+
+class OpError(SizeError):
     """An op that cannot be read, or that does not fit the shapes it is given."""
 
 
@@ -222,6 +225,8 @@ def parse_size(value: Any) -> Dim:
 
 def parse_permutation(value: Any, what: str, least: int = 1) -> tuple[int, ...]:
     """Read a permutation of 0..n-1, of ``least`` entries or more; raises OpError."""
+    if isinstance(value, list) and len(value) > MAX_PARTS:
+        raise OpError(f"a list of {len(value)} (at most {MAX_PARTS}, {what})")
     numbers = isinstance(value, list) and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
     if not numbers or len(value) < least or sorted(value) != list(range(len(value))):
         end = max(len(value), least) - 1 if numbers else "n"

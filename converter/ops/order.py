@@ -49,7 +49,7 @@ class Order(Op):
     def infer(self, flow: Flow, fresh: Fresh) -> Inferred:
         """Keep the shape, whose axis the parts must divide."""
         (value,) = flow
-        inverse = Order(self.dim, tuple(self.to.index(k) for k in range(len(self.to))))
+        inverse = Order(self.dim, tuple(sorted(range(len(self.to)), key=self.to.__getitem__)))
         if value.shape is None:
             return Inferred(flow, inverse)
         axis = axis_of(self.dim, len(value.shape))

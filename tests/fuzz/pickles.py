@@ -37,6 +37,7 @@ LAXER = {
     "codec can't decode byte": "the text of an id that only torch looks at",
     "invalid combination of arguments": "a device, or another value beside the tensors, made of nothing",
     "an allowed global": "a plain container or number that its list of words lacks",
+    "supported version": "a version of the container that it does not know",
     "resize storage": "a tensor beside the state dict that was asked for, beyond its storage",
 }
 GLOBALS = [
