@@ -18,12 +18,12 @@ from converter import (
     braces,
     budget,
     build,
+    counting,
     dims,
     document,
     expressions,
     facts,
     including,
-    matching,
     names,
     naming,
     readers,
@@ -608,7 +608,7 @@ LIMITS = [
     (facts.MAX_STEPS,),
     (budget.MAX_NAMES,),
     (f"{budget.MAX_MISSING:,} and two for each tensor of the input",),
-    (matching.SLACK,),
+    (counting.SLACK,),
     ("63 bits",),
 ]
 
