@@ -117,7 +117,7 @@ class Claims:
             for i in needed:
                 self.ledger.absent.update(dict.fromkeys(i.missing, i.rule.origin))
         else:
-            label = self.expander.render(scope.label, at, 0, scope.origin)
+            label = self.expander.namer.render(scope.label, at, 0, scope.origin)
             self.ledger.absent[label or needed[0].missing[0]] = scope.origin
 
     # Claims.
@@ -208,13 +208,13 @@ class Claims:
             return "unexpected"
         term = next((t for k, t in enumerate(rule.source) if len(t.spellings) > spelling), rule.source[0])
         if not self.matcher.active(term, spelling):
-            return f"unexpected: this file spells such names as '{self.expander.spelled(term)}'"
+            return f"unexpected: this file spells such names as '{self.expander.namer.spelled(term)}'"
         for c in rule.conditions:
             scope = self.matcher.scope(rule, values)
             if c.expr is not None and not self.facts.evaluate(c.expr, scope):
                 return f"unexpected: when is false: {c.expr.text} ({c.expr.explain({**self.facts.values, **scope})})"
-            if c.name is not None and self.expander.presence(c.name, values, c.origin) != (c.kind == "with"):
-                shown = self.expander.render(c.name, values, 0, c.origin)
+            if c.name is not None and self.expander.namer.presence(c.name, values, c.origin) != (c.kind == "with"):
+                shown = self.expander.namer.render(c.name, values, 0, c.origin)
                 return f"unexpected: {shown} is {'not ' if c.kind == 'with' else ''}there ({c.kind}: {c.name})"
         form = term.spellings[min(spelling, len(term.spellings) - 1)].template
         return f"unexpected: it has the form of '{form}', but no index gives this number"

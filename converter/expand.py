@@ -8,12 +8,12 @@ from itertools import product
 
 from converter.alternatives import Forms
 from converter.budget import Budget
-from converter.errors import MapError, MismatchError, Origin, Problem
+from converter.errors import MismatchError, Problem
 from converter.expressions import Expr
-from converter.forms import Form
 from converter.matching import Key, Matcher
-from converter.names import Label, Renderer, Template, TemplateError, renderer, skeleton
-from converter.rules import Rule, Term
+from converter.namer import Namer
+from converter.names import Label
+from converter.rules import Rule
 
 Members = dict[str, tuple[Label, ...]]
 
@@ -47,9 +47,7 @@ class Expander:
         self.forms = Forms(matcher)
         self.clashes: list[tuple[Instance, tuple[str, ...]]] = []
         self.budget = Budget(matcher)
-        self._present: dict[str, bool] = {}
-        self._renderers: dict[tuple[str, int], Renderer] = {}
-        self._from_forms: dict[str, list[tuple[Rule, Term, int, Form]]] | None = None
+        self.namer = Namer(matcher)
 
     def instances(self, rule: Rule) -> list[Instance]:
         """Give the instances of a rule; raises MismatchError for sizes that are not known, and for a rule that stands
@@ -206,43 +204,10 @@ class Expander:
             name = next(n for n in sorted((expr.expr or _NEVER).names) if n not in self.facts.values and n not in scope)
             raise self.matcher.unknown(name, f"and `when: {expr.expr.text if expr.expr else ''}` needs it", expr.origin)
         return decided and all(
-            self.presence(c.name, values, c.origin) == (c.kind == "with") for c in rule.conditions if c.name is not None
+            self.namer.presence(c.name, values, c.origin) == (c.kind == "with")
+            for c in rule.conditions
+            if c.name is not None
         )
-
-    def presence(self, template: Template, values: Mapping[str, Label], origin: Origin) -> bool:
-        """Whether a `from` tensor, or its image on the way back, is in the input."""
-        name = self.render(template, values, 0, origin)
-        if name not in self._present:
-            self._present[name] = self._look_up(name, origin)
-        return self._present[name]
-
-    def _named_from(self) -> dict[str, list[tuple[Rule, Term, int, Form]]]:
-        """The forms of all `from` names, by their skeletons."""
-        out: dict[str, list[tuple[Rule, Term, int, Form]]] = {}
-        for rule in self.rules.rules:
-            for k, term in enumerate(rule.source if rule.side == 0 else rule.target):
-                form = self.matcher.form(term.name, 0, rule.origin)
-                keys = form.skeletons() if term.name.holes else [f"={term.name.text}"]  # literal ones by themselves
-                for key in keys:
-                    out.setdefault(key, []).append((rule, term, k, form))
-        return out
-
-    def _look_up(self, name: str, origin: Origin) -> bool:
-        if self._from_forms is None:
-            self._from_forms = self._named_from()
-        forms = (*self._from_forms.get(f"={name}", ()), *self._from_forms.get(skeleton(name), ()))
-        for rule, term, k, form in forms:
-            found = form.match(name)
-            if found is None:
-                continue
-            if rule.side == 0:
-                key = tuple(found[i] for i in (*rule.free, *term.bound))
-                return bool(self.matcher.name_at(rule, k, key))
-            if len(rule.source) == 1 and not rule.source[0].bound and not term.bound:
-                return bool(self.matcher.name_at(rule, 0, tuple(found[i] for i in rule.free)))
-        if self.rules.side == 0 and name in self.inputs:
-            return True
-        raise MapError(Problem(f"with: no rule maps '{name}' one to one", "map", None, origin))
 
     def instance(self, rule: Rule, values: dict[str, Label], members: Members) -> Instance:
         """Name all tensors of a rule for one value of its free indices."""
@@ -258,11 +223,13 @@ class Expander:
                     names.append(found[0])
                 else:
                     at = {**values, **dict(zip(term.bound, bound))}
-                    name = self.render(self.spelled(term), at, rule.side, rule.origin)
+                    name = self.namer.render(self.namer.spelled(term), at, rule.side, rule.origin)
                     names.append(name)
                     instance.missing.append(name)
                     others = [
-                        self.render(t.template, at, rule.side, rule.origin) for t in term.spellings if not t.choices
+                        self.namer.render(t.template, at, rule.side, rule.origin)
+                        for t in term.spellings
+                        if not t.choices
                     ]
                     if len(others) > 1:
                         instance.other_spellings[name] = [n for n in others if n != name]
@@ -272,7 +239,7 @@ class Expander:
             if term.bound:
                 rows = product(*[members[i] for i in term.bound])
                 at_all = [{**values, **dict(zip(term.bound, bound))} for bound in rows]
-            instance.targets.append([self.render(term.name, at, 1 - rule.side, rule.origin) for at in at_all])
+            instance.targets.append([self.namer.render(term.name, at, 1 - rule.side, rule.origin) for at in at_all])
         return instance
 
     def _one_to_one(self, rule: Rule) -> Callable[[dict[str, Label]], Instance | None] | None:
@@ -292,28 +259,9 @@ class Expander:
             found = names.get(tuple([values[i] for i in free]))
             if not found or len(found) > 1:
                 return None
-            return Instance(rule, values, {}, [[*found.values()]], [[self.render(target, values, side, origin)]])
+            return Instance(rule, values, {}, [[*found.values()]], [[self.namer.render(target, values, side, origin)]])
 
         return one
-
-    def spelled(self, term: Term) -> Template:
-        """The spelling of a missing name: that of the file where a group prefix was chosen, else the first."""
-        active = [s for s in range(len(term.spellings)) if self.matcher.active(term, s)]
-        return term.spellings[active[0] if active else 0].template
-
-    def render(self, template: Template, values: Mapping[str, Label], side: int, origin: Origin) -> str:
-        """Write a name of a side of the map; raises MismatchError where a size of it is not known."""
-        make = self._renderers.get((template.text, side))
-        if make is None:
-            make = self._renderers[template.text, side] = renderer(
-                template, self.rules.indices, side, self.facts.numbers
-            )
-        try:
-            return make(values)
-        except KeyError as e:
-            raise self.matcher.unknown(str(e.args[0]), f"the name '{template}' needs it", origin) from None
-        except TemplateError as e:
-            raise MismatchError(Problem(str(e), "size", None, origin)) from None
 
 
 _NO_BOUND: tuple[Key, ...] = ((),)

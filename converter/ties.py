@@ -54,12 +54,12 @@ class Ties:
 
     def render(self, tie: Tie, instance: Instance) -> str:
         """The name that an instance is tied to."""
-        return self.expander.render(tie.name, instance.values, tie.side, instance.rule.origin)
+        return self.expander.namer.render(tie.name, instance.values, tie.side, instance.rule.origin)
 
     def spell(self, instance: Instance, term: Term) -> list[str]:
         """Every spelling of a term's name."""
         rule = instance.rule
-        return [self.expander.render(s.template, instance.values, rule.side, rule.origin) for s in term.spellings]
+        return [self.expander.namer.render(s.template, instance.values, rule.side, rule.origin) for s in term.spellings]
 
     def run(self) -> tuple[TieWork, list[Instance]]:
         """Give the decisions, and the instances that remain plain moves."""

@@ -78,6 +78,7 @@ FLOORS = {
     "counting": 4.2,
     "alternatives": 4.15,
     "budget": 4.15,
+    "namer": 4.15,
     "expand": 4.2,
     "claims": 4.3,
     "learning": 4.3,
