@@ -4,12 +4,10 @@ import os
 import resource
 import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from faultlab import NAMES, READS, WHOLE, WRITES, Place, Warm, contents, settled
+from faultlab import NAMES, READS, WHOLE, WRITES, Place, contents, settled
 from lab import Lab, arr, read, write
 
 from converter.formats import staging, target
@@ -17,21 +15,6 @@ from converter.formats import staging, target
 MAKING = [*WRITES, "fallocate", "open", "mkdir", "link", "rename", "replace", "renameat2"]
 CLEANING = ["unlink", "rmdir"]
 RULES = "rules: [{match: '(?P<n>.+)', to: 'x.{n}'}]"
-
-
-@pytest.fixture(scope="module")
-def warm():
-    process = Warm()
-    yield process
-    process.close()
-
-
-@pytest.fixture
-def quick():
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        (Path(folder) / "here").mkdir()
-        yield Path(folder)
 
 
 def check(place, done, failed):

@@ -10,31 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from faultlab import LONG, MAP, ONE_BY_ONE, ROOT, WHOLE, Place, Warm, contents, settled
+from faultlab import LONG, MAP, ONE_BY_ONE, ROOT, WHOLE, Place, contents, settled
 from lab import arr, read, write
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-
-
-@pytest.fixture(scope="module")
-def warm():
-    process = Warm()
-    yield process
-    process.close()
-
-
-@pytest.fixture
-def quick():
-    """A folder in memory where there is one, which is not slowed down by syncing."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        (Path(folder) / "here").mkdir()
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("name", WHOLE)

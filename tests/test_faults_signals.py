@@ -5,12 +5,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
-from faultlab import MAP, ONE_BY_ONE, ROOT, WHOLE, Place, Warm, contents
+from faultlab import MAP, ONE_BY_ONE, ROOT, WHOLE, Place, contents
 from lab import arr, write
 
 from converter import signals
@@ -20,21 +18,6 @@ from converter.spec import TensorSpec
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 TOLD = "interrupted\n"
 LATE = "interrupted; the output was in place already\n"
-
-
-@pytest.fixture(scope="module")
-def warm():
-    process = Warm()
-    yield process
-    process.close()
-
-
-@pytest.fixture
-def quick():
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        (Path(folder) / "here").mkdir()
-        yield Path(folder)
 
 
 def check(place, done, code):
