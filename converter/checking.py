@@ -7,13 +7,14 @@ from typing import Any
 
 from converter.document import MapDoc, ParamDoc
 from converter.errors import MapError, MismatchError, Origin, Problem
-from converter.facts import Facts, Settings
+from converter.facts import Facts
 from converter.fields import keys_of, unknown_keys
 from converter.including import Source
 from converter.inputs import read_inputs
 from converter.mapfile import is_fragment, load_map, read_includes, read_source
 from converter.matching import Matcher
 from converter.rules import Rule, Ruleset
+from converter.settings import Settings
 from converter.spec import Header
 from converter.unknowns import check_params
 from converter.yamltree import Node

@@ -8,7 +8,7 @@ the one that most tensors give, so that the odd one out is the one to be blamed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from converter.dims import Dim, Poly, names, solve, substitute
@@ -18,44 +18,13 @@ from converter.expressions import Expr, ExpressionError, UnknownName, parse
 from converter.folding import clip
 from converter.names import Index
 from converter.rules import LocalSize
+from converter.settings import Settings, config_value
 
 NO_VALUES: Mapping[str, Any] = {}
 NO_INDICES: Mapping[str, Index] = {}
 
 MAX_STEPS = 50  # in which sizes follow from each other
 MAX_ITEMS = 100_000  # of a list that `each` makes of one value
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user says beside map and input.
-
-    ``set`` and ``config`` are plain data, ``config_name`` is for messages; ``dtype`` is a safetensors name; ``tied``
-    is `omit`, `copy` or None; ``unmatched`` is `error`, `drop`, `keep` or None (the map's `rest`). With ``example``
-    the map's own example sizes stand in for what is not set (`check`, `stub`).
-    """
-
-    set: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] | None = None
-    config_name: str = "config.json"
-    dtype: str | None = None
-    untie: bool = False
-    tied: str | None = None
-    unmatched: str | None = None
-    allow_overflow: bool = False
-
-
-def config_value(config: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, Any] | None:
-    """Find the first key that is present (dots go down into mappings), with its value."""
-    for key in keys:
-        value: Any = config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value is None and key in config:
-            value = config[key]
-        if value is not None:
-            return key, value
-    return None
 
 
 def early_values(settings: Settings) -> Callable[[Mapping[str, ParamDoc]], dict[str, Any]]:

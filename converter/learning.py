@@ -8,12 +8,13 @@ from converter.counting import check_counts, count_from_names, count_lists
 from converter.dims import names
 from converter.errors import MismatchError, Problem
 from converter.expressions import parse
-from converter.facts import Facts, Settings
+from converter.facts import Facts
 from converter.inputs import Inputs
 from converter.matching import Matcher
 from converter.names import Template
 from converter.observing import Observer
 from converter.rules import Ruleset
+from converter.settings import Settings
 
 
 def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> Matcher:

@@ -8,7 +8,7 @@ from converter.checks import Checks
 from converter.claims import Claims, Ledger
 from converter.errors import ConvertError, Origin, Problem
 from converter.expand import Instance
-from converter.facts import Facts, Settings
+from converter.facts import Facts
 from converter.fates import make_fates
 from converter.inputs import read_inputs
 from converter.learning import learn
@@ -16,6 +16,7 @@ from converter.matching import Matcher
 from converter.recipes import Recipes
 from converter.regexes import Regex
 from converter.rules import Ruleset
+from converter.settings import Settings
 from converter.spec import Header
 from converter.steps import Looks, Plan, Step, step_outputs
 from converter.ties import Ties, TieWork

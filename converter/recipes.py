@@ -12,7 +12,7 @@ from converter.casting import CastError, Stated, decide, state
 from converter.dims import Dim, Poly, SizeError, names, render_shape, substitute
 from converter.errors import Problem
 from converter.expand import Instance
-from converter.facts import Facts, Settings
+from converter.facts import Facts
 from converter.flow import Chain, infer, results
 from converter.inputs import Inputs
 from converter.locality import Locals, local_sizes
@@ -20,6 +20,7 @@ from converter.matching import Matcher
 from converter.ops.base import Value
 from converter.ops.results import Result
 from converter.rules import Rule, Ruleset, Term
+from converter.settings import Settings
 from converter.shaping import Shaping, unknown_sizes
 from converter.spec import TensorEntry
 from converter.steps import Operand, Recipe, Step

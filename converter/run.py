@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from converter.errors import FormatError, Problem, UsageError
-from converter.facts import Settings, early_values
+from converter.facts import early_values
 from converter.formats import folder_of, open_checkpoint
 from converter.formats.base import Input
 from converter.formats.text import many_objects
@@ -18,6 +18,7 @@ from converter.mapfile import load_map, read_map
 from converter.planning import make_plan
 from converter.report import Report, make_report
 from converter.rules import Ruleset
+from converter.settings import Settings
 from converter.spec import parse_dtype
 from converter.steps import Plan as Steps
 from converter.verify import verify

@@ -12,7 +12,7 @@ from converter.checks import Checks
 from converter.dims import Poly, names, render_shape
 from converter.errors import MismatchError, Problem
 from converter.expand import Expander, Instance
-from converter.facts import Facts, Settings
+from converter.facts import Facts
 from converter.formats import Output, layout, open_checkpoint
 from converter.implied import implied_dtype, implied_shapes
 from converter.inputs import read_inputs
@@ -24,6 +24,7 @@ from converter.planning import make_plan
 from converter.recipes import Recipes
 from converter.rules import Rule, Ruleset
 from converter.run import plan_open
+from converter.settings import Settings
 from converter.spec import Header, TensorEntry, TensorSpec
 from converter.steps import Constant, Plan
 from converter.writing import Job, write

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from converter.claims import Ledger
 from converter.errors import Problem
 from converter.expand import Expander, Instance
-from converter.facts import Facts, Settings
+from converter.facts import Facts
 from converter.flow import Chain
 from converter.inputs import Inputs
 from converter.matching import Matcher
 from converter.rules import Rule, Term, Tie
+from converter.settings import Settings
 
 
 @dataclass

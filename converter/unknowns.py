@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from converter.errors import MapError, Problem, UsageError
-from converter.facts import Settings, param_expr
+from converter.facts import param_expr
 from converter.folding import closest
 from converter.rules import Ruleset
+from converter.settings import Settings
 
 
 def check_params(rules: Ruleset) -> None:

@@ -86,7 +86,7 @@ def stub_command(
     words = {"from": 0, "to": 1, rules.sides[0]: 0, rules.sides[1]: 1}
     if side not in words:
         raise UsageError(f"--side {side}: the sides of this map are {' and '.join(dict.fromkeys(words))}")
-    from converter.facts import Settings
+    from converter.settings import Settings
     from converter.unknowns import check_settings
 
     check_settings(rules, Settings(set=given))

@@ -70,7 +70,8 @@ FLOORS = {
     "mapfile": 3.5,
     # a map and a header
     "steps": 4,
-    "facts": 4,
+    "settings": 4,
+    "facts": 4.05,
     "inputs": 4,
     "unknowns": 4.1,
     "matching": 4.1,

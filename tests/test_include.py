@@ -15,13 +15,13 @@ from converter.checking import example_values
 from converter.document import MapDoc
 from converter.dtypedoc import DtypeSidesDoc
 from converter.errors import MapError
-from converter.facts import Settings
 from converter.fields import NAME, keys_of
 from converter.including import MAX_INCLUDES, MAX_WAY, Source
 from converter.mapfile import is_fragment, load_map, read_includes, read_map, read_source, shipped_files, shipped_maps
 from converter.planning import make_plan
 from converter.ruledoc import GroupDoc, RuleDoc, TiedDoc
 from converter.rules import Ruleset
+from converter.settings import Settings
 from converter.spec import Header
 from converter.steps import Plan
 from converter.stub import Stub, invent, stub_settings

@@ -22,12 +22,12 @@ from test_architectures import PAGE, line
 import converter
 from converter.checking import check_map, example_values
 from converter.errors import MapError
-from converter.facts import Settings
 from converter.flow import Chain
 from converter.mapfile import data_dir, load_map, read_includes, read_map, read_source, shipped_maps
 from converter.planning import make_plan
 from converter.rules import Ruleset
 from converter.schema import map_schema
+from converter.settings import Settings
 from converter.spec import Header, TensorEntry, TensorSpec
 from converter.steps import Plan
 from converter.stub import Stub, invent, stub_settings

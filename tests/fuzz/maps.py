@@ -12,12 +12,12 @@ from jsonschema import Draft202012Validator
 from converter.checking import check_example, check_numbering, example_values
 from converter.cli import main
 from converter.errors import ConvertError, MapError, UsageError
-from converter.facts import Settings
 from converter.mapfile import load_map, read_map
 from converter.planning import make_plan
 from converter.printing import print_plan
 from converter.report import make_report
 from converter.schema import map_schema
+from converter.settings import Settings
 from converter.spec import Header, TensorEntry
 from converter.steps import Plan
 from converter.stub import invent, stub_settings
