@@ -56,11 +56,12 @@ def check_map(name: str) -> list[str]:
     lines += [f"  inexact at {_at(r.origin, rules)}: {_inexact(r)}" for r in inexact]
     unshaped = [r for r in rules.rules if r.source and any(t.shape is None for t in r.source)]
     if unshaped:
-        places = [str(r.origin.line) if r.origin.file == rules.file else str(r.origin) for r in unshaped[:8]]
-        shown = ", ".join(places) + (", ..." if len(unshaped) > 8 else "")
+        origins = dict.fromkeys((r.origin.file, r.origin.line) for r in unshaped)  # aliases repeat lines
+        places = [str(line) if file == rules.file else f"{file}:{line}" for file, line in origins]
+        shown = ", ".join(places[:8]) + (", ..." if len(places) > 8 else "")
         lines.append(
             f"  without a shape, so that nothing is checked there: {len(unshaped)} "
-            f"{'rule' if len(unshaped) == 1 else 'rules'} (lines {shown})"
+            f"{'rule' if len(unshaped) == 1 else 'rules'} (line{'' if len(places) == 1 else 's'} {shown})"
         )
     return lines
 

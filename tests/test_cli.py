@@ -549,7 +549,11 @@ def test_check_goes_on_after_a_bad_map(lab):
         ("{from: a, to: b, shape: d, ops: [exp]}", "inexact"),
         ("{from: a, to: b, shape: p d, ops: [{trim: {dim: 0, to: 2}}]}", "one-way"),
         (r"{match: '(?P<a>x|y)\.?b', to: '{a}'}", "one-way"),
-        ("{from: a, to: b}", "without a shape"),
+        ("{from: a, to: b}", "without a shape, so that nothing is checked there: 1 rule (line 3)"),
+        (
+            "{from: p., to: q., rules: &r [{from: a, to: b}]}, {from: s., to: t., rules: *r}",
+            "without a shape, so that nothing is checked there: 2 rules (line 3)",
+        ),
     ],
 )
 def test_check_says_what_is_special(lab, rule, says):
