@@ -94,8 +94,9 @@ class Equations(Naming):
         self, doc: RuleDoc, terms: list[list[Term]], shapes: list[Shape | None], free: tuple[str, ...],
         conditions: tuple[Condition, ...], scopes: tuple[Scope, ...], tie: Tie | None,
     ) -> Rule:  # fmt: skip
-        if doc.ops:
-            raise doc.node.error("a rule with one side has no ops", "ops")
+        for node, ops in [(doc.node, doc.ops), *((t.node, t.ops) for t in (*doc.source, *doc.target))]:
+            if ops:
+                raise node.error("a rule with one side has no ops", "ops")
         only = 0 if doc.source else 1
         fill = self._fill(doc, terms[only]) if doc.fill is not None else None
         terms[only] = [Term(t.spellings, s, t.dtype, t.bound) for t, s in zip(terms[only], shapes)]

@@ -1304,3 +1304,17 @@ def test_arithmetic_that_leaves_the_numbers(lab, op, value):
     lab.fails(m, {"x": f32(1, value)}, 1, "map.yaml:3: y: 1 value", "--allow-overflow")
     r, _ = lab.convert(m, {"x": f32(1, value)}, "--allow-overflow")
     assert r.code == 0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{to: f, shape: d, fill: zeros, dtype: float32, ops: [transpose]}",
+        "{to: {name: f, shape: d, ops: [transpose]}, fill: zeros, dtype: float32}",
+        "{from: {name: f, shape: d, ops: [transpose]}, fill: zeros, dtype: float32}",
+        "{to: {name: f, shape: d, ops: [transpose]}, tied: a}",
+    ],
+)
+def test_a_rule_with_one_side_has_no_ops(lab, rule):
+    """There is nothing that they would lead to: not of the rule, nor of its term."""
+    lab.fails(f"rules: [{{from: a, to: b}}, {rule}]", {"a": arr(2)}, 2, "map.yaml:3: a rule with one side has no ops")
