@@ -219,8 +219,14 @@ class Facts:
 
     def refuse_size(self, name: str) -> None:
         """Refuse a value that is no whole number where a size is wanted; raises MismatchError."""
-        text = f"{_shown(name)} is {self.values[name]!r} ({self.why[name]}), which is no size (a whole number)"
-        raise (UsageError if name in self._settings.set else MismatchError)(Problem(text, "size"))
+        text = (
+            f"{_shown(name)} is {clip(repr(self.values[name]))} ({self.why[name]}), which is no size (a whole number)"
+        )
+        raise (UsageError if self.are_set((name,)) else MismatchError)(Problem(text, "size"))
+
+    def are_set(self, given: Iterable[str]) -> bool:
+        """Whether some of these have their value from `--set`."""
+        return any(name in self._settings.set for name in given)
 
     def contradicted(self) -> list[Problem]:
         """List expressions of the map that do not hold for the sizes found.

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from converter.errors import MapError, MismatchError, Origin, Problem
+from converter.errors import MapError, MismatchError, Origin, Problem, UsageError
 from converter.expressions import Expr, ExpressionError, UnknownName
 from converter.facts import Facts
+from converter.folding import clip
 from converter.forms import Form, ambiguity
 from converter.inputs import Inputs
 from converter.locality import shared_sizes
@@ -80,9 +81,10 @@ class Matcher:
         except ExpressionError as e:
             raise MismatchError(Problem(f"index '{name}': {e}", "size", None, self.rules.index_origins[name])) from None
         if value is not None and (not isinstance(value, int) or value < 0):
-            raise MismatchError(
-                Problem(f"index '{name}' has {value!r} values", "size", None, self.rules.index_origins[name])
-            )
+            why = "; ".join(f"{n} {self.facts.why[n]}" for n in sorted(index.size.names & self.facts.why.keys()))
+            text = f"{name} has {clip(repr(value))} values, not a number of them" + (f" ({why})" if why else "")
+            given = not isinstance(value, int) and self.facts.are_set(index.size.names)
+            raise (UsageError if given else MismatchError)(Problem(text, "size", None, self.rules.index_origins[name]))
         return None if value is None else int(value)
 
     def form(self, template: Template, side: int, origin: Origin, check: bool = False) -> Form:

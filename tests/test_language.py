@@ -603,6 +603,13 @@ def test_a_size_that_is_no_size_ends_in_one_line(lab, value):
     lab.fails(m, {"x": arr(8)}, 1 if value == "-8" else 2, "p", flags=["--set", f"p={value}"])
 
 
+@pytest.mark.parametrize(("value", "shown"), [("abc", "'abc'"), ("8.5", "'8.5'"), ("-8", "-8"), ("[8]", "[8]")])
+def test_a_count_that_is_none_says_where_it_is_from(lab, value, shown):
+    says = f"map.yaml:3: layer has {shown} values, not a number of them (n from --set)"
+    m = "indices: {layer: n}\nrules: [{from: 'x.{layer}', to: 'y.{layer}', shape: p}]"
+    lab.fails(m, {"x.0": arr(8)}, 1 if value == "-8" else 2, says, flags=["--set", f"n={value}"])
+
+
 @pytest.mark.parametrize("value", ['"8"', '"abc"', "8.5", "1e400", "NaN", "[8]"])
 def test_a_config_value_that_is_no_size_ends_in_one_line(lab, value):
     (lab / "c.json").write_text(f'{{"p": {value}}}')
