@@ -103,12 +103,16 @@ def invert_regex(rename: Regex) -> Regex | str:
 
 
 def _split_pattern(pattern: str) -> list[tuple[str, str]] | str:
-    """Cut a pattern into literal text ('', text) and named groups (name, pattern); or say what else there is."""
+    """Cut a pattern into literal text ('', text) and named groups (name, pattern), less anchors at its ends; or say
+    what else there is.
+    """
     out: list[tuple[str, str]] = []
     i = 0
     while i < len(pattern):
         c = pattern[i]
-        if c == "\\" and i + 1 < len(pattern) and not pattern[i + 1].isalnum():
+        if (c == "^" and i == 0) or (c == "$" and i == len(pattern) - 1):
+            i += 1  # patterns are anchored at both ends anyway
+        elif c == "\\" and i + 1 < len(pattern) and not pattern[i + 1].isalnum():
             out.append(("", pattern[i + 1]))
             i += 2
         elif pattern.startswith("(?P<", i):

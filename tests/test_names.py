@@ -359,7 +359,8 @@ def renames(draw: st.DrawFn) -> tuple[Regex, str]:
     to = [draw(TEXT)]
     for g, _ in draw(st.permutations(groups)):
         to += [f"{{{g}}}", draw(TEXT)]
-    return Regex("/".join([*match, "end"]), "/".join(to)), "/".join([*name, "end"])
+    anchors = draw(st.sampled_from([("", ""), ("^", "$"), ("^", ""), ("", "$")]))  # which say nothing new
+    return Regex("/".join([*match, "end"]).join(anchors), "/".join(to)), "/".join([*name, "end"])
 
 
 @settings(max_examples=300, deadline=None)
@@ -397,7 +398,11 @@ NO_INVERSE = [
     (r"ab*", "c"),
     (r"a?b", "c"),
     (r"[ab]", "c"),
-    (r"^a$", "c"),
+    (r"a^b", "c"),
+    (r"a$b", "c"),
+    (r"^^a", "c"),
+    (r"^*a", "c"),
+    (r"(?P<a>^x)$*", "{a}"),
     (r"\d", "c"),
     (r"(?P<a>x)+", "{a}"),
     (r"(?P<a>x(?P<b>y))", "{a}{b}"),
