@@ -61,6 +61,18 @@ def _strips(name: str) -> Iterable[Strip]:
     yield from (Strip(part, segment=True) for part in dict.fromkeys(parts[1:]) if part and not part.isdigit())
 
 
+def model_hint(plan: Plan, names: Iterable[str]) -> Iterable[Problem]:
+    """Say when the names of a live model are those of the side that is read, so that it needs no map."""
+    looked = list(names)[:LOOK]
+    here, there = (sum(map(bool, map(_matcher(plan, side), looked))) for side in (0, 1))
+    if here > there:
+        text = (
+            f"{here} of {len(looked)} names that the model alone has have the form of the '{plan.sides[0]}' side, as "
+            f"the checkpoint's have, and the map leads to the '{plan.sides[1]}' side: does this model need a map?"
+        )
+        yield Problem(text, "hint")
+
+
 def flat_hint(plan: Plan) -> Iterable[Problem]:
     """Say when many tensors lie in one vector, as in what FSDP saves of a wrapper by itself."""
     flat = [n for n, _, _ in plan.fates.unexpected if n.split(".")[-1].lstrip("_") == "flat_param"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from converter.errors import Origin, Problem
 from converter.folding import closest, natural_key
-from converter.hints import LOOK
+from converter.hints import LOOK, model_hint
 from converter.lowering import Label, Lowering
 from converter.report import Report, TiedName
 from converter.spec import DTYPES, Shape, TensorSpec
@@ -230,7 +230,10 @@ class _Fit:
             dict.fromkeys([*(p for p in found if p.kind != "hint"), *self.problems]),
             key=lambda p: natural_key(p.subject or ""),
         )
-        hints += [*prefix_hint(self.unexpected, missing, self.plan.reverse)] if problems and not hints else []
+        if problems and not hints:
+            hints += model_hint(self.plan, (n for n, text in missing if text == NO_SOURCE))
+        if problems and not hints:
+            hints += prefix_hint(self.unexpected, missing, self.plan.reverse)
         told = replace(
             asked,
             missing=tuple((n, None, text) for n, text in missing) if missing else fates.missing,

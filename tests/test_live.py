@@ -107,6 +107,20 @@ def test_every_assignment_is_logged(lab, caplog):
     assert "head.weight = embed.weight (tied)" in caplog.messages
 
 
+def test_a_model_with_the_names_of_the_checkpoint_is_told_that_it_needs_no_map(lab):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    write(lab.source, {n: arr(*p.shape) for n, p in model.state_dict().items()})
+    text = """
+    indices: {i: n}
+    rules:
+      - {from: '{i}.weight', to: 'l.{i}.w', shape: _o _i, ops: [transpose]}
+      - {from: '{i}.bias', to: 'l.{i}.b', shape: _o}
+    """
+    last = str(refused(lab, model, text)).splitlines()[-1]
+    assert last.startswith("4 of 4 names that the model alone has have the form of the 'from' side, ")
+    assert last.endswith("the map leads to the 'to' side: does this model need a map?")
+
+
 # What does not fit, and what must not change (more of it in tests/cases/test_report.py).
 
 
