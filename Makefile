@@ -3,6 +3,7 @@
 # make lint   ruff and mypy alone
 # make bench  conversions against cp and against what people use today (minutes, 25 GB of disk)
 # make fuzz   hostile files, a minute of each kind (FUZZ='--seconds 600 --seed 7 maps'; --help has more)
+# make mutants  small changes of the code, which the tests must notice (MUTANTS='--sample 2000 --seed 7 ops/ names'; --help has more)
 # make peers  the cases of tests/peers again, from other projects' own code (PEERS=litgpt: of some; downloads each of them)
 # make bench-peers  an environment with mergekit for the row of the benchmarks that meets it (downloads it)
 # make clean  remove the environment and what the tools left
@@ -18,7 +19,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench bench-peers fuzz peers clean
+.PHONY: demo test lint bench bench-peers fuzz mutants peers clean
 .NOTPARALLEL:
 
 demo: $(VENV)/.core
@@ -32,6 +33,9 @@ bench: $(VENV)/.dev
 
 fuzz: $(VENV)/.fuzz
 	cd tests && ../$(RUN) -m fuzz $(FUZZ)
+
+mutants: $(VENV)/.mutants
+	cd tests && ../$(RUN) -m mutation $(MUTANTS)
 
 peers:
 	$(PYTHON) tests/peers/make.py $(PEERS)
@@ -65,6 +69,10 @@ $(VENV)/.dev: pyproject.toml Makefile | $(VENV)/bin/pip
 # Without a build of it for this system the inputs are invented and mutated all the same, and not guided.
 $(VENV)/.fuzz: $(VENV)/.dev
 	$(PIP) 'atheris>=3,<4' || true
+	@touch $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	$(PIP) 'coverage>=7.6,<8'
 	@touch $@
 
 clean:

@@ -334,7 +334,8 @@ def _child(arguments: list[str], fault: dict[str, Any], report: int) -> None:
         os._exit(code)
 
 
-def _rehearse(folder: Path) -> None:
+def rehearse(folder: Path) -> None:
+    """Run the command line once in each way, so that what is imported late is there."""
     from contextlib import redirect_stderr, redirect_stdout, suppress
 
     from converter.cli import main
@@ -349,33 +350,37 @@ def _rehearse(folder: Path) -> None:
             assert output.exists()
 
 
+def forked(arguments: list[str], fault: dict[str, Any]) -> Done:
+    """Run the command line in a fork of this process, with a fault."""
+    pipes = [os.pipe() for _ in ("out", "err", "steps")]
+    for _, end in pipes:
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that nobody has to read before the child has ended
+    child = os.fork()
+    if not child:
+        try:
+            os.dup2(pipes[0][1], 1)
+            os.dup2(pipes[1][1], 2)
+            _child(arguments, fault, pipes[2][1])
+        finally:
+            os._exit(71)
+    for _, end in pipes:
+        os.close(end)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    out, err, seen = (Path(f"/dev/fd/{fd}").read_text() for fd, _ in pipes)
+    for fd, _ in pipes:
+        os.close(fd)
+    return Done(code, out, err, json.loads(seen or "[]"))
+
+
 def serve() -> None:
     """Fork a child for each line of stdin and say how it ended."""
     with tempfile.TemporaryDirectory() as folder:  # whatever is imported late is imported now
-        _rehearse(Path(folder))
+        rehearse(Path(folder))
     gc.collect()
     gc.freeze()  # so that children share these pages
     gc.disable()
     for line in sys.stdin:
-        arguments, fault = json.loads(line)
-        pipes = [os.pipe() for _ in ("out", "err", "steps")]
-        for _, end in pipes:
-            fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that nobody has to read before the child has ended
-        child = os.fork()
-        if not child:
-            try:
-                os.dup2(pipes[0][1], 1)
-                os.dup2(pipes[1][1], 2)
-                _child(arguments, fault, pipes[2][1])
-            finally:
-                os._exit(71)
-        for _, end in pipes:
-            os.close(end)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        out, err, seen = (Path(f"/dev/fd/{fd}").read_text() for fd, _ in pipes)
-        for fd, _ in pipes:
-            os.close(fd)
-        print(json.dumps([code, out, err, json.loads(seen or "[]")]), flush=True)
+        print(json.dumps(forked(*json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

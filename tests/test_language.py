@@ -305,6 +305,14 @@ def test_a_rename_inverts_itself(lab):
     lab.both(m, {"encoder.a.b": arr(2), "encoder.c": arr(3)}, {"enc.a.b": arr(2), "enc.c": arr(3)})
 
 
+@pytest.mark.parametrize("odd", ["encoder.1x", "xencoder.1", "encoder.1.encoder.1", "encoder.1\n", "encoder."])
+def test_patterns_take_whole_names_only(lab, odd):
+    rename = r"rules: [{match: 'encoder\.(?P<n>\d+)', to: 'enc.{n}'}]"
+    lab.fails(rename, {"encoder.1": arr(2), odd: arr(2)}, 1, "unexpected: no rule names it")
+    drop = r"drop: {from: [{match: 'encoder\.\d+'}]}" + "\nrules: [{from: a, to: b}]"
+    lab.fails(drop, {"a": arr(1), "encoder.1": arr(2), odd: arr(2)}, 1, "unexpected: no rule names it")
+
+
 def test_renames_swap_at_once(lab):
     m = r"rules: [{match: 'a\.(?P<r>.+)', to: 'b.{r}'}, {match: 'b\.(?P<r>.+)', to: 'a.{r}'}]"
     lab.both(m, {"a.x": arr(2), "b.x": arr(3)}, {"b.x": arr(2), "a.x": arr(3)})
@@ -1271,6 +1279,21 @@ def test_ops_both_ways(lab, m, t, want):
     lab.both(f"indices: {{i: n, r: 3}}\nrules: [{m}]", t, want)
 
 
+@pytest.mark.parametrize("first", "ir")
+def test_layers_and_experts_are_numbers_and_labels_keep_their_order(lab, first):
+    t = {
+        f"l.{i}.e.{r}.{k}": arr(2, 3, start=1000 * i + 50 * r + 10 * m)
+        for i in range(12)
+        for r in range(11)
+        for m, k in enumerate("qab")
+    }
+    rows = np.stack([[np.concatenate([t[f"l.{i}.e.{r}.{k}"] for k in "qab"]) for r in range(11)] for i in range(12)])
+    want = {"y": rows if first == "r" else rows.swapaxes(0, 1)}
+    ops = f"[{{concat: {{dim: 0, over: k}}}}, {{stack: {first}}}, {{stack: {'i' if first == 'r' else 'r'}}}]"
+    m = f"indices: {{i: n, r: 11, k: [q, a, b]}}\nrules: [{{from: 'l.{{i}}.e.{{r}}.{{k}}', to: y, shape: 2 d, ops: {ops}}}]"
+    lab.both(m, t, want)
+
+
 def test_rope_order_of_meta_and_hugging_face(lab):
     m = """
     rules:
@@ -1299,6 +1322,10 @@ def test_replicas_that_differ(lab):
 def test_padding_that_is_not_padding(lab):
     m = "rules: [{from: x, to: y, shape: 4 q, ops: [{pad: {dim: 0, to: 8}}]}]"
     lab.fails(m, {"y": arr(8, 2)}, 1, "map.yaml:3: y: padding", "8 of 8 elements", flags=["--reverse"])
+    for at in range(4, 8):  # also one element alone, the first and the last
+        y = np.pad(arr(4, 2, start=1), ((0, 4), (0, 0)))
+        y[at, 1] = 7
+        lab.fails(m, {"y": y}, 1, "map.yaml:3: y: padding", "1 of 8 elements", flags=["--reverse"])
 
 
 def test_arithmetic_is_not_done_on_integers(lab):

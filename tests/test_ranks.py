@@ -131,6 +131,14 @@ def test_a_gap_is_missing_tensors(lab):
     assert not lab.output.exists()
 
 
+def test_names_that_only_have_such_a_name_in_them_are_other_files(lab):
+    for k in range(2):
+        write(lab / f"part.{k}.safetensors", part(k))
+    for other in ("part.2.safetensors.bak", "part.3.safetensors2", "apart.4.safetensors", "part.5xsafetensors"):
+        write(lab / other, part(0))
+    assert {n.split("/")[0] for n in names(lab / "part.{k}.safetensors")} == {"0", "1"}
+
+
 def test_what_is_refused(lab):
     assert lab.run("inspect", lab / "part.{k}.pth").err == (
         "part.{k}.pth: no such files: none has a number in the place of {k}\n"

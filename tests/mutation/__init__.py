@@ -1,0 +1,1 @@
+"""Changes of the code that the tests must notice. Not a test itself: see `__main__`."""

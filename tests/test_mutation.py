@@ -1,0 +1,80 @@
+"""The mutants that `make mutants` makes are sound changes, each of one place, and the list of survivors is of such."""
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+from mutation.__main__ import files, known, name, sample, survivors
+from mutation.mutants import mutants, replaced
+
+SOURCE = textwrap.dedent('''
+    """Text, 1."""
+    from typing import Any
+    LIMIT: int = 3
+
+    class Ä:
+        """Text."""
+        at: int = 0
+
+        @property
+        def big(self) -> bool:
+            if not self.at and LIMIT in (
+                1,
+                2,
+            ):
+                raise ValueError(f"{self.at + 1} is not {2}")
+            return self.at < LIMIT
+''')
+
+
+def changes(source):
+    return {(m.kind, *m.change) for m in mutants("/x/m.py", source)}
+
+
+def test_what_is_changed_and_what_is_left():
+    found = changes(SOURCE)
+    assert {k for k, _, _ in found} == {"constant", "unary", "boolean", "negated", "compare", "dropped", "returned"}
+    assert ("compare", "return self.at < LIMIT", "return (self.at <= LIMIT)") in found
+    assert ("returned", "return self.at < LIMIT", "return None") in found
+    assert ("constant", "LIMIT: int = 3", "LIMIT: int = 4") in found
+    assert ("constant", "LIMIT: int = 3", "LIMIT: int = 2") in found
+    assert ("dropped", 'raise ValueError(f"{self.at + 1} is not {2}")', "pass") in found
+    texts = [new for _, _, new in found]
+    assert not [t for t in texts if "Textx" in t or "boolx" in t or "is not {3}" in t]
+
+
+def test_every_mutant_is_another_program_of_as_many_lines():
+    whole = ast.dump(ast.parse(SOURCE))
+    for m in mutants("/x/m.py", SOURCE):
+        assert ast.dump(ast.parse(m.text)) != whole
+        assert m.text.count("\n") == SOURCE.count("\n")
+        assert m.lines[0] <= m.line <= m.lines[1]
+
+
+def test_the_function_around_a_change_begins_with_its_decorators():
+    by_line = {m.line: m.function for m in mutants("/x/m.py", SOURCE)}
+    assert by_line == {4: 0, 8: 0, 12: 10, 13: 10, 14: 10, 16: 10, 17: 10}
+    m = replaced("/x/m.py", SOURCE, "self.at < LIMIT", "True")
+    assert (m.function, m.line) == (10, 17)
+    with pytest.raises(AssertionError, match="stands 3 times"):
+        replaced("/x/m.py", SOURCE, "self.at", "0")
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_takes_of_each_file():
+    groups = {f: list(mutants(f, SOURCE)) * 4 for f in ("/x/a.py", "/x/b.py")}
+    one, two = (sample(groups, 10, seed) for seed in (1, 2))
+    assert one == sample(groups, 10, 1) != two
+    assert [sum(m.file == f for m in one) for f in groups] == [5, 5]
+
+
+def test_the_output_of_a_run_is_read_back():
+    text = "3 tests\nconverter/dims.py:15: constant, survived (9 tests run it)\n  - a = 1\n  + a = 2\nall 9 mutants\n"
+    assert survivors(text) == {("converter/dims.py", "a = 1", "a = 2")}
+
+
+def test_every_listed_survivor_is_a_mutant_with_a_reason():
+    listed = known()
+    made = {name(m) for f in files() for m in mutants(f, Path(f).read_text())}
+    assert not [entry for entry in listed if entry not in made], "the code has changed: look at it again"
+    assert all(listed.values())
