@@ -27,7 +27,9 @@ def print_plan(plan: Plan) -> str:
     ]
     lines += [f"  assumed: {n} = {v}, the map's default" for n, v in plan.fates.assumed]
     lines += [f"  checked while the data flows: {text}" for text in _checks(plan.steps)]
-    return "\n".join(visible(x) for x in [*lines, f"  {len(plan.outputs)} tensors, {plan.output_bytes} bytes"])
+    count = len(plan.outputs)
+    lines.append(f"  {count} tensor{'' if count == 1 else 's'}, {plan.output_bytes} bytes")
+    return "\n".join(map(visible, lines))
 
 
 def _is_size(value: Any, why: str) -> bool:

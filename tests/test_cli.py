@@ -71,6 +71,12 @@ def test_dry_run_prints_the_plan_and_writes_nothing(lab):
         assert files(lab.folder) == before
 
 
+def test_dry_run_counts_one_tensor_as_one(lab):
+    write(lab.source, {"a": arr(3)})
+    r = lab.run("--map", lab.map("rules: [{from: a, to: b, shape: d}]"), "--dry-run", lab.source)
+    assert r.out.splitlines()[-1] == "  1 tensor, 12 bytes"
+
+
 def test_dry_run_names_what_is_dropped_and_the_data_checks_left(lab):
     lab.map("drop: {from: [x]}\nrules: [{from: e, to: E, shape: v d}, {from: h, to: H, shape: v d, tied: e}]")
     write(lab.source, {"e": arr(3, 2), "h": arr(3, 2, start=1), "x": arr(1)})
