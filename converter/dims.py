@@ -59,8 +59,7 @@ class Poly:
         for monomial, c in sorted(self.terms, key=lambda t: (not t[0], t[1] < 0)):
             factors = [str(abs(c))] if abs(c) != 1 or not monomial else []
             factors += [f"({n})" if " " in n and (len(monomial) > 1 or abs(c) != 1) else n for n in monomial]
-            sign = ("-" if c < 0 else "") if not text else ("-" if c < 0 else "+")
-            text += sign + "*".join(factors)
+            text += ("-" if c < 0 else "+" if text else "") + "*".join(factors)
         return text or "0"
 
 

@@ -15,7 +15,9 @@ from converter.blockwise import scales_of, slabs
 from converter.casts import convert
 from converter.eighths import from_eighth, to_eighth
 from converter.kernels import numpy_dtype
+from converter.ops.base import OpError
 from converter.ops.blocks import LARGEST
+from converter.ops.quantize import Quantize
 from converter.shared import Shared
 
 E4M3, E5M2, BF16 = DTYPES["F8_E4M3"], DTYPES["F8_E5M2"], DTYPES["BF16"]
@@ -507,3 +509,37 @@ def test_what_is_shared_is_made_once_and_kept_while_there_is_room():
     assert made == [1]
     assert [int(shared.get(k, make(k))[0]) for k in (2, 1, 3, 1, 2)] == [2, 1, 3, 1, 2]
     assert made == [1, 2, 3, 2]
+
+
+@pytest.mark.parametrize("name", ["F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"])
+def test_the_largest_number_of_each_kind(name):
+    assert LARGEST[name] == float(ml_dtypes.finfo(numpy_dtype(name)).max)
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept", "want"),
+    [
+        ((None, None), False, "F8_E4M3"),
+        (("keep", "keep"), False, "F8_E4M3"),
+        (("F8_E5M2", "F32"), False, "F8_E5M2"),
+        (("F8_E5M2",), True, "F8_E5M2"),
+        (("keep", "F16"), True, "F8_E4M3"),
+        ((None, "F16"), False, "the scale is stated to be F16, and one that has to be found is F32"),
+        (("F32", None), False, "the weight is stated to be F32, not "),
+    ],
+)
+def test_what_terms_may_state(stated, kept, want):
+    if " " in want:
+        with pytest.raises(OpError, match=want):
+            Quantize.read({"block": [1, 2]}, stated, kept)
+    else:
+        assert Quantize.read({"block": [1, 2]}, stated, kept) == (1, 2, want)
+
+
+def test_what_quantize_takes():
+    op = Quantize(1, 2)
+    floats, odd = frozenset(["F64", "F32", "F16", "BF16"]), frozenset(["F32", "I8"])
+    assert op.objection((floats,)) is None
+    assert op.objection((odd,)) == "is I8, and quantize takes F64, F32, F16 and BF16"
+    assert op.objection((floats, frozenset(["F32", "F8_E8M0"]))) is None
+    assert op.objection((floats, frozenset(["F32", "I8"]))).startswith("has a scale of I8, and quantize takes F32")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from converter.dims import Poly, divide, names, product, render_shape, solve, substitute, total
+from converter import dims as dims_
+from converter.dims import Poly, SizeError, divide, names, product, render_shape, solve, substitute, total
 from converter.expressions import parse
 
 NAMES = ["d", "h", "hd", "q"]
@@ -179,3 +180,43 @@ def test_text():
     assert str(parse("q-2*kv+1").dim()) == "q-2*kv+1"
     assert render_shape((parse("3*d").dim(), Poly.of("d"), 7)) == "[3*d, d, 7]"
     assert render_shape(()) == "[]"
+    odd = Poly((((), 1), (("a b",), 1), (("a b", "c"), 1), (("c",), -1)))
+    assert str(odd) == "a b+(a b)*c-c+1"
+    assert str(Poly(((("a b",), 2),))) == "2*(a b)"
+    assert str(Poly(((("c", "d"), -1),))) == "-c*d"
+    assert str(parse("0*d+3-d").dim()) == "-d+3"
+
+
+def test_factors_stand_in_the_order_of_their_names():
+    h, d = Poly.of("h"), Poly.of("d")
+    assert h * d == d * h == Poly(((("d", "h"), 1),))
+    assert 3 * h * d + d * 2 * h == Poly(((("d", "h"), 5),))
+
+
+@pytest.mark.parametrize(("size", "fits"), [(dims_.MAX_SIZE - 1, True), (dims_.MAX_SIZE, False)])
+def test_numbers_of_63_bits(size, fits):
+    d = Poly.of("d")
+    for n in (size, -size):
+        if fits:
+            assert substitute(d * n, {"d": 1}) == n
+        else:
+            with pytest.raises(SizeError, match="beyond 64 factors or 63 bits"):
+                d * n
+        assert d * 0 + n == n  # a number by itself is bounded where tensors are
+
+
+def test_degrees_and_terms_are_bounded():
+    d = Poly.of("d")
+    most = d
+    for _ in range(dims_.MAX_DEGREE - 1):
+        most = most * d
+    assert names(most) == {"d"}
+    with pytest.raises(SizeError, match="beyond 64 factors"):
+        most * d
+    many = total(tuple(Poly.of(f"x{k}") for k in range(dims_.MAX_TERMS)))
+    assert len(names(many)) == dims_.MAX_TERMS
+    with pytest.raises(SizeError, match="more than 500 terms"):
+        many + d
+    assert substitute(many - many, {}) == 0
+    with pytest.raises(SizeError, match="more than 500 terms"):
+        many * many

@@ -301,3 +301,78 @@ def test_hostile_names_in_an_index_stay_short(tmp_path):
             open_checkpoint(index(tmp_path, weight_map))
         assert len(str(e.value)) < 2000
         assert str(e.value).isprintable()
+
+
+SIGNATURES = {
+    b"version https://git-lfs.github.com/spec/v1\n": "is a Git LFS pointer",
+    b"PK\3\4" + bytes(20): "is a zip archive",
+    b"\x89HDF\r\n\x1a\n": "is an HDF5 file",
+    b"GGUF\3\0\0\0": "is a GGUF file",
+    b"\x93NUMPY\1\0": "is a numpy file",
+    b"\x1f\x8b\x08\0": "is compressed with gzip",
+    b"<!DOCTYPE html><p>": "is an HTML page",
+    b"<HTML><p>": "is an HTML page",
+    b"<?xml version=": "is an XML text",
+    b"\x80\2}": "is a pickle",
+    b"\x80\3}": "is a pickle",
+    b"\x80\4}": "is a pickle",
+    b"\x80\5}": "is a pickle",
+}
+
+
+@pytest.mark.parametrize("head", SIGNATURES)
+def test_what_a_file_is_instead_is_said(tmp_path, head):
+    (tmp_path / "a.safetensors").write_bytes(head.ljust(40, b"\n"))
+    said = refusal(tmp_path / "a.safetensors")
+    assert SIGNATURES[head] in said
+    assert ", not " in said
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"notes: a", "is a text file"),
+        (b"notes: ", "too short for a safetensors file: 7 bytes"),
+        (b"\t\r\n \x7f~{}", "is a text file"),
+        (b"notes\0 a", "the header length is"),
+        (b"\x1fotes: a", "the header length is"),
+        (b"\x80\1.aaaaaaa", "the header length is"),
+        (b"\x80\6.aaaaaaa", "the header length is"),
+        (b"a" * 700 + b"\0", "is a text file"),
+    ],
+)
+def test_text_has_no_length_field(tmp_path, data, says):
+    (tmp_path / "a.safetensors").write_bytes(data)
+    assert says in refusal(tmp_path / "a.safetensors")
+
+
+def test_an_index_beyond_all_measure(tmp_path, monkeypatch):
+    shard(tmp_path / "a.safetensors", w=1)
+    index(tmp_path, {"w": "a.safetensors"})
+    path = tmp_path / "model.safetensors.index.json"
+    size = path.stat().st_size
+    monkeypatch.setattr("converter.formats.index.MAX_INDEX", size)
+    with open_checkpoint(tmp_path) as c:
+        assert list(c.header.tensors) == ["w"]
+    monkeypatch.setattr("converter.formats.index.MAX_INDEX", size - 1)
+    assert f"an index of {size} bytes, more than the limit of {size - 1}" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "lone"),
+    [
+        ("model-00001-of-00002", True),
+        ("model-00001-of-00001", False),
+        ("model-00002-of-00012x", False),
+        ("xmodel-00002-of-00012", True),
+        ("model-0001-of-00002.old", False),
+    ],
+)
+def test_which_names_are_of_shards(tmp_path, name, lone):
+    path = tmp_path / f"{name}.safetensors"
+    shard(path, w=1)
+    if lone:
+        assert "is shard " in refusal(path, UsageError)
+    else:
+        with open_checkpoint(path) as c:
+            assert list(c.header.tensors) == ["w"]

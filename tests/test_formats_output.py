@@ -534,3 +534,256 @@ def test_the_data_of_a_large_file_begin_in_a_block_as_those_of_the_input():
     assert large.place["w"][1] % 4096 == 136
     assert layout([TensorSpec("w", "U8", (1 << 10,))], None, None, 4096 + 136).place["w"][1] < 136
     assert layout([TensorSpec("w", "U8", (1 << 20,))], None, None, 4097).place["w"][1] % 8 == 0
+
+
+def test_elements_smaller_than_a_byte_lie_among_bytes_in_the_order_of_the_input():
+    specs = [TensorSpec(n, d, (8,)) for n, d in (("a", "F4"), ("b", "U8"), ("c", "F4"), ("d", "F16"), ("e", "F8_E4M3"))]
+    (file,) = layout(specs, {}, None).files
+    assert [e.name for e in file.entries] == ["d", "a", "b", "c", "e"]
+
+
+def test_names_and_metadata_beyond_ascii_stand_as_they_are(tmp_path):
+    write(tmp_path / "a.safetensors", {"é.\u2028": ("U8", (1,), b"x")}, {"k": "ü\n"})
+    data = (tmp_path / "a.safetensors").read_bytes()
+    assert "é.\u2028".encode() in data
+    assert '"k":"ü\\n"'.encode() in data
+
+
+def test_a_header_beyond_the_limit_of_readers_is_refused(monkeypatch):
+    from converter.formats import shards
+
+    specs = [TensorSpec(f"t{k}", "U8", (1,)) for k in range(9)]
+    size = len(layout(specs, {}, None).files[0].header_bytes) - 8
+    monkeypatch.setattr(shards, "MAX_HEADER", size)
+    assert len(layout(specs, {}, None).files) == 1
+    monkeypatch.setattr(shards, "MAX_HEADER", size - 1)
+    with pytest.raises(
+        FormatError, match=f"the output: its header would take {size} bytes, more than .*: write it in shards"
+    ):
+        layout(specs, {}, None)
+    monkeypatch.setattr(shards, "MAX_HEADER", 10)
+    with pytest.raises(FormatError, match=r"model-00001-of-00009.safetensors: its header .* of 10$"):
+        layout(specs, {}, 1)
+
+
+# Durable before it is visible.
+
+
+@pytest.mark.parametrize("way", ["a file", "a folder", "one file in a folder", "exchange", "one by one"])
+def test_what_is_put_in_place_is_on_the_disk_before(tmp_path, monkeypatch, way):
+    folder, events = tmp_path / "o", []
+    if way in ("exchange", "one by one"):
+        old_set(folder, "same count")
+    if way == "one by one":
+        (folder / "onnx").mkdir()
+
+    def watched(word, call):
+        def step(*args, **options):
+            first = os.readlink(f"/proc/self/fd/{args[0]}") if isinstance(args[0], int) else os.fspath(args[0])
+            events.append((word, Path(first)))
+            return call(*args, **options)
+
+        return step
+
+    monkeypatch.setattr(os, "fsync", watched("sync", os.fsync))
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, watched("move", getattr(os, name)))
+    monkeypatch.setattr(swap, "exchange", watched("move", swap.exchange))
+    if way == "a file":
+        write(tmp_path / "model.safetensors", tensors())
+    else:
+        write(folder, tensors(), max_shard_size=100 if way == "one file in a folder" else 4, force=True)
+    made = (
+        {"model.safetensors"}
+        if way in ("a file", "one file in a folder")
+        else {INDEX, *(f.name for f in plan(limit=4).files)}
+    )
+    hidden = [
+        k
+        for k, (word, path) in enumerate(events)
+        if word == "move" and path.name == ".tmp-convert" and way != "a folder"
+    ]
+    moves = [k for k, (word, _) in enumerate(events) if word == "move" and k not in hidden]
+    synced = [path for word, path in events[: moves[0]] if word == "sync"]
+    names = {p.name.removeprefix(".").removesuffix(".tmp-convert") if way == "a file" else p.name for p in synced}
+    assert made <= names
+    if way == "one by one":
+        assert "new.json" in names
+        last = max(k for k, (word, path) in enumerate(events) if word == "move" and path.name == INDEX)
+        assert ("sync", folder) in events[last:]
+        assert next(p.name for w, p in events if w == "move" and p.name in made) == INDEX, "the old index goes first"
+    if way != "a file":
+        assert synced[-1].name.endswith(".tmp-convert"), "the names in the new folder"
+    assert events[-1] == ("sync", tmp_path)
+
+
+def test_syncing_a_folder_forgives_what_cannot_be_synced_and_nothing_else(tmp_path, monkeypatch):
+    def fails(code):
+        def fsync(fd):
+            assert os.path.samestat(os.fstat(fd), tmp_path.stat())
+            raise OSError(code, os.strerror(code))
+
+        return fsync
+
+    for code in (errno.EINVAL, errno.EOPNOTSUPP):
+        monkeypatch.setattr(os, "fsync", fails(code))
+        staging.sync_folder(tmp_path)
+    monkeypatch.setattr(os, "fsync", fails(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        staging.sync_folder(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        staging.sync_folder(Path(__file__))
+    monkeypatch.setattr(os, "open", lambda *a, **k: (_ for _ in ()).throw(PermissionError()))
+    staging.sync_folder(tmp_path)
+
+
+def test_blocks_are_reserved_and_the_size_is_set(tmp_path):
+    fd = os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT)
+    try:
+        staging.allocate(fd, 1 << 20)
+        found = os.fstat(fd)
+        assert found.st_size == 1 << 20
+        assert found.st_blocks * 512 >= 1 << 20
+        staging.write_all(fd, b"abc", 5)
+        assert os.pread(fd, 9, 0) == bytes(5) + b"abc" + bytes(1)
+    finally:
+        os.close(fd)
+
+
+def test_a_short_write_goes_on_where_it_ended(tmp_path, monkeypatch):
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, bytes(data[:2]), at))
+    staging.make_file(tmp_path / "a", b"abcdefg")
+    assert (tmp_path / "a").read_bytes() == b"abcdefg"
+    with pytest.raises(FileExistsError):
+        staging.make_file(tmp_path / "a", b"")
+
+
+def test_two_paths_change_places(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").write_text("b")
+    assert staging.exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").is_dir()
+    assert (tmp_path / "a").read_text() == "b"
+    assert not staging.exchange(tmp_path / "a", tmp_path / "c")
+
+
+def test_what_a_killed_run_left_is_salvaged_and_then_removed(tmp_path):
+    left, seen = tmp_path / ".t", []
+    for folder in (True, False):
+        (left.mkdir() if folder else left.write_text("left"))
+        if folder:
+            (left / "inside").write_text("x")
+        claim = staging.claim(left, folder, "out", lambda: seen.append(left.exists()))
+        assert seen.pop()
+        assert left.is_dir() == folder
+        assert not (list(left.iterdir()) if folder else left.read_text())
+        with pytest.raises(UsageError, match="another conversion is writing it now"):
+            staging.claim(left, folder, "out")
+        claim.release([tmp_path / "nowhere", left])
+        assert not left.exists()
+        assert not seen
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(claim.fd)
+
+
+def test_a_temporary_that_is_replaced_meanwhile_is_left(tmp_path):
+    claim = staging.claim(tmp_path / ".t", False, "out")
+    (tmp_path / ".t").unlink()
+    (tmp_path / ".t").write_text("of somebody else")
+    claim.release([tmp_path / ".t"])
+    assert (tmp_path / ".t").read_text() == "of somebody else"
+
+
+def test_a_folder_is_locked_once(tmp_path):
+    fd = staging.lock_folder(tmp_path, "out")
+    with pytest.raises(UsageError, match="another conversion"):
+        staging.lock_folder(tmp_path, "out")
+    os.close(fd)
+    os.close(staging.lock_folder(tmp_path, "out"))
+
+
+def test_what_a_journal_says_counts_only_of_the_very_same_files(tmp_path):
+    target, left = tmp_path / "o", tmp_path / ".t"
+    (left / "old").mkdir(parents=True)
+    target.mkdir()
+    for name in ("a", "b", "c", INDEX):
+        (target / name).write_text(name)
+    (left / "old" / "a").write_text("old a")
+    (left / "old" / "z").write_text("old z")
+    inode = {n: (target / n).stat().st_ino for n in ("a", "b", "c", INDEX)}
+    (left / "new.json").write_text(
+        json.dumps({"a": inode["a"], "b": inode["b"] + 1, "gone": 1, "../o/c": inode["c"], INDEX: inode[INDEX]})
+    )
+    assert swap.unfinished(left, target) == swap.Unfinished(frozenset("az"), frozenset(["a", INDEX]))
+    swap.recover(left, target)
+    assert {p.name: p.read_text() for p in target.iterdir()} == {"a": "old a", "z": "old z", "b": "b", "c": "c"}
+    for text in ("", "[]", "[1]", '{"a": "x"}', "{"):
+        (left / "new.json").write_text(text)
+        assert swap.unfinished(left, target).put == frozenset()
+    for odd in (left, left / "old"):
+        odd.rename(tmp_path / "moved")
+        odd.symlink_to(tmp_path / "moved")
+        assert swap.unfinished(left, target) == swap.Unfinished()
+        odd.unlink()
+        (tmp_path / "moved").rename(odd)
+    assert swap.unfinished(left, tmp_path / "nowhere") == swap.Unfinished()
+    assert swap.unfinished(tmp_path / "nowhere", target) == swap.Unfinished()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("model.safetensors", True),
+        (INDEX, True),
+        ("model-00001-of-00002.safetensors", True),
+        ("model-1-of-1.safetensors", True),
+        ("other-00001-of-00002.safetensors", False),
+        ("model-00001-of-00002x.safetensors", False),
+        ("model.fp16.safetensors", False),
+        ("model-00001-of-00002.bin", False),
+        ("named.safetensors", True),
+        ("named.bin", False),
+    ],
+)
+def test_what_counts_as_an_old_set(tmp_path, name, counts):
+    (tmp_path / name).write_text("{}")
+    if name.startswith("named"):
+        (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    target = check_target(str(tmp_path), directory=True, force=True)
+    assert (name in target.old) == counts
+    assert target.exists
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    assert name not in check_target(str(tmp_path), directory=True, force=True).old
+
+
+def test_a_file_that_is_there_says_so(tmp_path):
+    (tmp_path / "a.safetensors").write_text("x")
+    (tmp_path / "a.safetensors").chmod(0o640)
+    there = check_target(str(tmp_path / "a.safetensors"), force=True)
+    assert (there.exists, there.directory, there.mode) == (True, False, 0o640)
+    new = check_target(str(tmp_path / "b.safetensors"))
+    assert (new.exists, new.directory, new.mode) == (False, False, None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the rights to give files away")
+def test_the_new_folder_has_the_owner_of_the_old_one(tmp_path):
+    folder = tmp_path / "o"
+    old_set(folder, "other count")
+    os.chown(folder, 1234, 2345)
+    write(folder, tensors(), max_shard_size=4, force=True)
+    assert (folder.stat().st_uid, folder.stat().st_gid) == (1234, 2345)
+
+
+def test_a_folder_with_attributes_is_kept_itself(tmp_path):
+    folder = tmp_path / "o"
+    old_set(folder, "other count")
+    try:
+        os.setxattr(folder, "user.note", b"x")
+    except OSError:
+        pytest.skip("no attributes here")
+    inode = folder.stat().st_ino
+    write(folder, tensors(), max_shard_size=4, force=True)
+    assert folder.stat().st_ino == inode
+    assert contents(folder) == tensors()

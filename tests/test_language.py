@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 from lab import Lab, arr, metadata, read, same, write
 
+import converter
+from converter.errors import Problem
+from converter.mapfile import load_map, read_map
+from converter.verify import folded
+
 LAYERS = "indices: {i: n}\n"
 HEAD = "rules: [{from: e, to: E, shape: v d}, {from: h, to: H, shape: v d, tied: e%s}]"
 
@@ -1352,3 +1357,101 @@ def test_arithmetic_that_leaves_the_numbers(lab, op, value):
 def test_a_rule_with_one_side_has_no_ops(lab, rule):
     """There is nothing that they would lead to: not of the rule, nor of its term."""
     lab.fails(f"rules: [{{from: a, to: b}}, {rule}]", {"a": arr(2)}, 2, "map.yaml:3: a rule with one side has no ops")
+
+
+# What plans are made of.
+
+
+EVERYTHING = r"""
+dtype: {from: float16, to: float32}
+indices: {i: 2, p: {weight: scale, bias: shift}}
+sides: {from: one, to: other}
+strip: {from: ['m.'], to: [{segment: net}]}
+drop: {from: [x], to: [y]}
+rules:
+  - {from: 'a.{i}.{p}', to: 'b.{i}.{p}', shape: d, dtype: {from: bfloat16, to: keep}}
+  - {from: {name: q, shape: d e, dtype: float64}, to: Q, ops: [transpose]}
+  - {match: 'r\.(?P<n>\d)', to: 's.{n}', dtype: {from: float16, to: bfloat16}}
+"""
+
+
+def test_turned_around_twice_a_map_is_itself(lab):
+    there = load_map(read_map(lab.map(EVERYTHING)))
+    back = there.reverse()
+    assert back.reverse() == there
+    assert (back.side, back.sides, back.strip, back.drop, back.dtypes) == (
+        1, ("other", "one"), there.strip[::-1], there.drop[::-1], ("F32", "F16"),
+    )  # fmt: skip
+    assert [r.side for r in back.rules] == [1, 1]
+    assert [r.dtypes for r in back.rules] == [r.dtypes[::-1] for r in there.rules]
+    assert [r.dtypes for r in back.regexes] == [r.dtypes[::-1] for r in there.regexes] == [("BF16", "F16")]
+    assert [r.inverse() for r in back.rules] == list(there.rules)
+
+
+def test_outputs_lie_in_the_order_of_their_first_source(lab):
+    m = "rules: [{from: b, to: y}, {from: [c, a], to: x, ops: [{concat: 0}]}, {from: d, to: w}]"
+    lab.gives(
+        m,
+        {"a": arr(1), "b": arr(2), "c": arr(3), "d": arr(1)},
+        {"x": np.concatenate([arr(3), arr(1)]), "y": arr(2), "w": arr(1)},
+    )
+    assert list(read(lab.output)) == ["x", "y", "w"]
+
+
+def test_metadata_is_no_name_of_a_tensor(lab):
+    lab.fails("rules: [{from: a, to: __metadata__}]", {"a": arr(1)}, 2, "'__metadata__' is no tensor name")
+    m = "rules: [{match: 'a(?P<x>.*)', to: '__metadata__{x}'}]"
+    lab.fails(m, {"a": arr(1)}, 1, "a: would be written as '__metadata__', where the format keeps its metadata")
+    lab.gives(m, {"a_": arr(1)}, {"__metadata___": arr(1)})
+
+
+def test_only_sizes_with_a_name_of_their_own_are_listed(lab):
+    m = "indices: {i: n}\nrules: [{from: 'a.{i}', to: 'b.{i}', shape: _p 2*q}, {from: 'c.{i}.', to: 'd.{i}.', local: [_w], rules: [{from: x, to: y, shape: _w}]}]"
+    write(lab.source, {"a.0": arr(3, 4), "a.1": arr(5, 4), "c.0.x": arr(1), "c.1.x": arr(2)})
+    plan = converter.plan(lab.source, map=lab.map(m))
+    assert [(n, v) for n, v, _ in plan.sizes] == [("n", 2), ("q", 2)]
+
+
+def test_a_kept_name_with_a_label_of_the_other_side(lab):
+    m = "rest: keep\nindices: {p: {weight: scale, bias: shift}}\nrules: [{from: 'a.{p}', to: 'b.{p}', optional: true}]"
+    lab.gives(
+        m,
+        {"a.weight": arr(1), "a.bias": arr(1), "b.weight": arr(2)},
+        {"b.scale": arr(1), "b.shift": arr(1), "b.weight": arr(2)},
+    )
+    lab.fails(m, {"b.shift": arr(1)}, 1, "it would pass for 'b.{p}' of the other side")
+
+
+def test_a_file_of_the_other_side_of_a_rename_says_reverse(lab):
+    m = r"rules: [{match: 'encoder\.(?P<n>\w+)', to: 'enc.{n}'}]"
+    lab.fails(m, {"enc.a": arr(1), "enc.b": arr(1)}, 1, "--reverse")
+    err = lab.fails(m, {"encoder.a": arr(1)}, 1, flags=["--reverse"])
+    assert "without --reverse" in err
+
+
+def test_names_that_a_stated_reverse_does_not_give_back_are_noted(lab):
+    m = r"rules: [{match: 'a\.(?P<n>.+)', to: 'b.{n}', reverse: {match: 'b\.(?P<n>.+)', to: 'c.{n}'}}]"
+    r = lab.gives(m, {"a.x": arr(1)}, {"b.x": arr(1)})
+    assert "a.x becomes b.x, which --reverse would make c.x, as its `reverse` says" in r.out + r.err
+    assert "more such" not in r.out + r.err
+    r = lab.gives(m, {f"a.{k}": arr(1) for k in "xyz"}, {f"b.{k}": arr(1) for k in "xyz"})
+    assert "(and 2 more such names)" in r.out + r.err
+
+
+def test_an_output_that_63_bits_cannot_count(lab):
+    for axis, says in ((2**60 - 1, None), (2**60, "too large to be counted in 63 bits")):
+        m = f"rules: [{{from: a, to: b}}, {{to: y, fill: zeros, dtype: float64, shape: '0 {axis}'}}]"
+        if says:
+            lab.fails(m, {"a": arr(1)}, 1, says)
+        else:
+            lab.gives(m, {"a": arr(1)}, {"b": arr(1), "y": np.zeros((0, axis), "<f8")})
+
+
+def test_lines_of_problems_are_folded_and_counted():
+    one = [Problem("m", "k", None), Problem("m", "k", "a"), Problem("n", "k", "a.1"), Problem("n", "k", "a.2")]
+    assert folded(one) == ["m", "a: m", "a.{1..2} (2): n"] or folded(one) == [": m", "a: m", "a.{1..2} (2): n"]
+    assert folded(one, 3) == folded(one)
+    assert folded(one, 2) == [*folded(one)[:2], "... and 1 more (--report FILE.json has them all)"]
+    assert folded(one, 1)[1].startswith("... and 2 more")
+    assert folded([Problem("m", "k", None)]) == ["m"]
+    assert folded([]) == []

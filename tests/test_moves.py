@@ -192,3 +192,82 @@ def test_threshold_of_runs_is_an_argument():
     assert kinds(lower(produces_of("U8", sources, value))) == [Gather]
     assert kinds(lower(produces_of("U8", sources, value), run_bytes=500)) == [Runs, Runs]
     assert moves.RUN_BYTES == 128 << 10
+
+
+def test_moves_are_counted_in_words():
+    sources = sources_of("F32", (8, 400), (8, 400), (3000, 70), (3000, 70))
+    a, b, c, d = (Virtual.source(k, s.shape) for k, s in enumerate(sources))
+    lowered = lower(
+        produces_of("F32", sources, a, a.concat([b], 1), b.concat([a], 1), c.transpose((1, 0)), d.transpose((1, 0)), b)
+    )
+    assert str(lowered) == "2 copies of 25600 bytes, 2 tiles of 1680000 bytes, 2 gathers of 51200 bytes"
+    assert str(lower([])) == "nothing to move"
+    long = sources_of("F32", *[(20, 100_000)] * 2)
+    (rows,) = produces_of("F32", long, Virtual.source(0, (20, 100_000)).concat([Virtual.source(1, (20, 100_000))], 1))
+    assert str(lower([rows])) == "2 strided copies of 16000000 bytes"
+    assert lower([rows]).items[0].nbytes == 8_000_000
+
+
+def test_a_gather_that_begins_further_on_has_its_own_bytes():
+    sources = sources_of("F32", (10_000,), (8, 100), (8, 100))
+    whole = Virtual.source(0, (10_000,)).concat(
+        [Virtual.source(1, (8, 100)).concat([Virtual.source(2, (8, 100))], 1).reshape((1600,))], 0
+    )
+    copy, gather = lower(produces_of("F32", sources, whole)).items
+    assert copy == Copy(0, 100, 0, 1000, 40_000)
+    assert (gather.start, gather.stop, gather.nbytes) == (10_000, 11_600, 6_400)
+
+
+@pytest.mark.parametrize(("elements", "alone"), [(moves.RUN_ELEMENTS, True), (moves.RUN_ELEMENTS - 1, False)])
+def test_a_run_between_two_that_are_computed(elements, alone):
+    sources = sources_of("F32", (40, 30), (elements,), (30, 40))
+    value = Virtual.source(0, (40, 30)).transpose((1, 0)).reshape((1200,))
+    value = value.concat(
+        [Virtual.source(1, (elements,)), Virtual.source(2, (30, 40)).transpose((1, 0)).reshape((1200,))], 0
+    )
+    found = kinds(lower(produces_of("F32", sources, value)))
+    assert found == ([Tile, Copy, Tile] if alone else [Gather])
+
+
+@pytest.mark.parametrize(
+    ("shape", "across", "kind"),
+    [
+        ((4, 32768), False, Gather),  # 1 MiB in all is assembled, whatever its runs
+        ((5, 32768), False, Runs),
+        ((20, 32767), False, Gather),  # runs of less than 128 KiB
+        ((512, 513), True, Tile),
+        ((511, 513), True, Gather),  # runs of less than 2 KiB
+        ((512, 512), True, Gather),  # sources whose rows are no further apart than that
+    ],
+)
+def test_what_is_assembled_in_memory_and_what_is_written_run_by_run(shape, across, kind):
+    sources = sources_of("F32", *[shape] * 2)
+    halves = [Virtual.source(k, shape) for k in range(2)]
+    halves = [h.transpose((1, 0)) for h in halves] if across else halves
+    found = lower(produces_of("F32", sources, halves[0].concat(halves[1:], 1)))
+    assert set(kinds(found)) == {kind}
+    assert found.nbytes == 2 * nbytes("F32", shape)
+
+
+def test_a_copy_goes_on_only_where_both_files_go_on():
+    items: list = []
+    first = Copy(0, 100, 0, 1000, 50)
+    for other in (
+        Copy(0, 150, 0, 1051, 5),
+        Copy(0, 151, 0, 1050, 5),
+        Copy(1, 150, 0, 1050, 5),
+        Copy(0, 150, 1, 1050, 5),
+    ):
+        items = [first]
+        moves._add(items, other)
+        assert items == [first, other]
+    items = [first]
+    moves._add(items, Copy(0, 150, 0, 1050, 5))
+    assert items == [Copy(0, 100, 0, 1000, 55)]
+
+
+def test_arithmetic_is_double_where_a_source_needs_it():
+    one = Virtual.source(0, (4,))
+    for dtype, double in (("F64", True), ("I32", True), ("BOOL", True), ("F32", False), ("BF16", False)):
+        assert moves.check_castable("F32", sources_of(dtype, (4,)), one.blocks) is double
+        assert moves.check_castable(dtype, (), Virtual.constant(0, (3, 3)).blocks) is double

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from lab import Lab, arr, read, write
 
 import converter
+from converter.errors import MismatchError
 from converter.expressions import parse
 from converter.forms import Form, ambiguity
 from converter.names import Index, TemplateError, parse_template, skeleton
-from converter.regexes import Regex, check_regex, invert_regex
+from converter.regexes import MAX_RENAMED, Regex, check_length, check_regex, compile_pattern, invert_regex
 
 laws = settings(max_examples=120, deadline=None)
 
@@ -456,3 +457,129 @@ def test_a_rename_that_would_not_come_back_is_refused_or_comes_back(tmp_path, ma
     except converter.ConvertError:
         return
     assert list(read(lab / "back.safetensors")) == [name]
+
+
+# Bounds, and how numbers are read.
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a" * 1000, ""),
+        ("a" * 1001, "is a name of 1001 characters (at most 1000)"),
+        ("{i}" * 16, ""),
+        ("{i}" * 17, "has 17 placeholders (at most 16)"),
+    ],
+)
+def test_names_are_bounded(text, says):
+    if says:
+        with pytest.raises(TemplateError) as e:
+            parse_template(text)
+        assert says in str(e.value)
+    else:
+        assert str(parse_template(text)) == text
+
+
+def test_labels_may_have_so_many_combinations_and_no_more():
+    def form(*counts):
+        indices = {n: Index(n, None, keys := tuple(f"k{v}" for v in range(c)), keys) for n, c in zip("xyz", counts)}
+        return Form(parse_template(".".join(f"{{{n}}}" for n in indices)), indices, 0, {}, {})
+
+    assert form(100, 200).match("k99.k199") == {"x": "k99", "y": "k199"}
+    with pytest.raises(TemplateError, match="stands for 20001 combinations"):
+        form(3, 59, 113)
+
+
+def test_formats_are_whole_or_wrong():
+    for fmt in ("02x", "002", "0", "2", "00", "_2", "__", "x02"):
+        with pytest.raises(TemplateError, match="formats are"):
+            parse_template(f"a.{{i:{fmt}}}")
+    assert parse_template("a.{i:09}").render({"i": 7}) == "a.000000007"
+    assert parse_template("a.{i:_}").render({"i": "x.y.z"}) == "a.x_y_z"
+
+
+def test_numbers_of_eighteen_digits_are_read_and_longer_ones_are_no_index():
+    form = form_of("x.{i}", 0, {**COUNTS, "i": None})
+    assert form.match("x." + "9" * 18) == {"i": 10**18 - 1}
+    assert form.match("x." + "9" * 19) is None
+    assert form.looks_like("x." + "9" * 19)
+
+
+def test_digits_are_taken_apart_however_many_values_there_are():
+    """More values than could be tried: only reading digit by digit tells them."""
+    counts = {"x": 1000, "y": 1000, "z": None}
+    indices = {n: Index(n, parse(n)) for n in counts}
+    for text, give in (
+        ("{1000000*z+1000*y+x+5}", lambda x, y, z: 1000000 * z + 1000 * y + x + 5),
+        ("{1000000*z-1000*y-x+999999}", lambda x, y, z: 1000000 * z - 1000 * y - x + 999999),
+    ):
+        form = Form(parse_template(text), indices, 0, {}, counts)
+        assert ambiguity(form) is None
+        for row in ((0, 0, 0), (999, 999, 0), (0, 999, 7), (5, 0, 123456), (999, 0, 1)):
+            assert form.match(str(give(*row))) == dict(zip("xyz", row))
+    uneven = Form(parse_template("{1000000*z+1001*y+x}"), indices, 0, {}, {"x": 1000, "y": 900, "z": None})
+    assert uneven.match("1000") is None  # x has no 1000
+    assert uneven.match("1001") == {"x": 0, "y": 1, "z": 0}
+    assert uneven.match(str(900 * 1001)) is None
+
+
+def test_values_that_are_tried_are_bounded():
+    indices = {n: Index(n, parse(n)) for n in "xyz"}
+    few = {"x": 200, "y": 100, "z": 3}
+    assert Form(parse_template("{7*z+2*x+2*y}"), indices, 0, {}, few).match("1") is None
+    with pytest.raises(TemplateError, match="has 20100 combinations of indices"):
+        Form(parse_template("{7*z+2*x+2*y}"), indices, 0, {}, {"x": 201, "y": 100, "z": 3}).match("1")
+
+
+@pytest.mark.parametrize("keys", [(3, 5, 9), (0,), (2,), ()])
+def test_labels_that_are_numbers_are_read_as_they_stand(keys):
+    indices = {"k": Index("k", None, keys, keys), "i": Index("i", parse("i"))}
+    form = Form(parse_template("{10*i+k}"), indices, 0, {}, {"i": 4})
+    want = {10 * i + k: {"i": i, "k": k} for i in range(6) for k in keys}
+    for n in range(60):
+        assert form.match(str(n)) == want.get(n), n
+
+
+@pytest.mark.parametrize(
+    ("match", "to", "back", "home"),
+    [
+        (r"a(?P<x>[)]+)b", "{x}c", r"(?P<x>[)]+)c", "a{x}b"),
+        (r"a(?P<x>[^)]x)b", "{x}", r"(?P<x>[^)]x)", "a{x}b"),
+        (r"a(?P<x>[])]+)b", "{x}", r"(?P<x>[])]+)", "a{x}b"),
+        (r"a(?P<x>[^])]+)b", "{x}", r"(?P<x>[^])]+)", "a{x}b"),
+        (r"a(?P<x>\)y)b", "{x}", r"(?P<x>\)y)", "a{x}b"),
+        (r"a(?P<x>[\])]y)b", "{x}", r"(?P<x>[\])]y)", "a{x}b"),
+        (r"a(?P<x>(b)(?:c|(d)))e", "{x}", r"(?P<x>(b)(?:c|(d)))", "a{x}e"),
+        (r"(?P<x>\d)\.(?P<y>[a-z]+)", "{y}-{x}+", r"(?P<y>[a-z]+)\-(?P<x>\d)\+", "{x}.{y}"),
+    ],
+)
+def test_a_group_ends_where_the_engine_ends_it(match, to, back, home):
+    rename = Regex(match, to)
+    check_regex(rename)
+    assert invert_regex(rename) == Regex(back, home)
+    check_regex(Regex(back, home))
+
+
+def test_what_is_no_text_outside_the_groups_is_said():
+    for pattern, at in ((r"a\.b*", "*"), (r"ab\d", r"\d"), ("abc\\", "\\"), ("a[bc]", "[bc]"), ("a{2}", "{2}")):
+        assert invert_regex(Regex(pattern, "x")) == f"'{pattern}' is not literal outside its named groups (at '{at}')"
+
+
+def test_new_names_and_patterns_are_bounded():
+    rename = Regex("(?P<a>x*)", "{a}{a}")
+    n = (MAX_RENAMED - 6) // 2
+    assert rename.rename("x" * n) == "x" * (2 * n)
+    with pytest.raises(MismatchError, match="makes a name of more than 100000 characters"):
+        rename.rename("x" * (n + 1))
+    check_length("a" * 1000, "")
+    with pytest.raises(TemplateError, match="has 1001 characters"):
+        check_length("", "a" * 1001)
+
+
+def test_the_engine_says_nothing_by_itself(capfd):
+    with pytest.raises(TemplateError, match="patterns are RE2's"):
+        compile_pattern("(")
+    with pytest.raises(TemplateError):
+        compile_pattern("((a{1,100}){1,100}){1,9}")
+    assert capfd.readouterr() == ("", "")
+    assert compile_pattern("(?P<a>.{1,500})").fullmatch("b" * 500)

@@ -5,10 +5,12 @@ every case.
 """
 
 import copy
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -32,6 +34,7 @@ from converter.ops.trim import Trim
 from converter.schema import op_schemas
 from converter.virtual import COMPUTED, CONSTANT, Virtual
 
+GOLDEN = Path(__file__).parent / "golden" / "ops.txt"
 COUNTS = {"i": 3, "j": 2, "layer": 11}
 SIZES = {"a": 2, "b": 3, "c": 5, "d": 7, "m": 12} | {f"n_{k}": n for k, n in COUNTS.items()}
 PARTS = 3
@@ -608,6 +611,15 @@ BAD_YAML = [
     ({"order": {"dim": 0, "to": []}}, "order"),
     ({"order": {"dim": 0, "to": 3}}, "order"),
     ({"order": [0, 1]}, "mapping"),
+    ({"order": {"dim": 0, "to": [0, True]}}, "order"),
+    ({"order": {"dim": 0, "to": [0, "1"]}}, "order"),
+    ({"order": {"dim": 0, "to": list(range(1001))}}, "a list of 1001 (at most 1000"),
+    ({"transpose": []}, "permutation of 0..0"),
+    ({"transpose": [True, False]}, "permutation of 0..n"),
+    ({"pad": {"dim": 0, "to": True}}, "size"),
+    ({"pad": {"dim": 0, "to": 8, "value": True}}, "number"),
+    ({"trim": {"dim": 0, "to": 8, "fill": [0]}}, "number"),
+    ({"add": float("inf")}, "finite"),
     ("dequantize", "argument"),
     ({"dequantize": [128, 128]}, "mapping"),
     ({"dequantize": {"dtype": "float8_e4m3fn"}}, "needs block"),
@@ -684,6 +696,47 @@ def test_bad_shapes(yaml, flow, says):
     with pytest.raises(OpError) as caught:
         parse_op(yaml, NUMBERS).bind(SIZES).infer(numeric(symbolic(Case(yaml, flow))), no_fresh)
     assert says in str(caught.value)
+
+
+def test_what_is_refused_is_said_in_these_words():
+    """To write them anew: UPDATE_GOLDEN=1."""
+    lines = []
+    for yaml, _ in BAD_YAML:
+        with pytest.raises(OpError) as caught:
+            parse_op(yaml, NUMBERS)
+        lines.append(f"{str(yaml)[:60]}: {caught.value}")
+    for yaml, flow, _ in BAD_SHAPES:
+        with pytest.raises(OpError) as caught:
+            parse_op(yaml, NUMBERS).bind(SIZES).infer(numeric(symbolic(Case(yaml, flow))), no_fresh)
+        lines.append(f"{yaml} on {' and '.join(flow)}: {caught.value}")
+    text = "\n".join(line[:300] for line in lines) + "\n"
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_sizes_that_nobody_knows_are_said_when_data_come():
+    symbols = OpContext(frozenset("n"), {"i": Poly.of("n")}, PARTS)
+    family = Family((), (Eager(np.zeros((4, 2), "<f4")),))
+    for yaml in (
+        {"pad": {"dim": 0, "to": "n"}},
+        {"trim": {"dim": 0, "to": "n", "fill": 0}},
+        {"split": {"dim": 0, "over": "i"}},
+        {"unstack": "i"},
+        {"replicate": "i"},
+        "(n x) d -> n x d",
+    ):
+        with pytest.raises(OpError, match="not known"):
+            parse_op(yaml, symbols).apply((family,))
+
+
+def test_numbers_that_are_none():
+    known = OpContext(frozenset(["flag", "text"]), {}, PARTS)
+    for value, says in (("a", "'text' is 'a', not a number"), ([1], "not a number")):
+        with pytest.raises(OpError, match=says):
+            parse_op({"add": "text"}, known).bind({"text": value})
+    with pytest.raises(OpError, match="'flag' is True, not a number"):
+        parse_op({"multiply": "flag"}, known).bind({"flag": True})
 
 
 # Fuzz: mutations of the cases, on any shapes.

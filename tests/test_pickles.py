@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from lab import Lab, arr, read, same, write
 
-from converter.formats import open_checkpoint
-from converter.formats.pickles import PickleError, Reading, read_pickle
+from converter.errors import FormatError
+from converter.formats import open_checkpoint, torch_files
+from converter.formats.pickles import Global, PickleError, Reading, RefusedError, describe, read_pickle
 
 torch = pytest.importorskip("torch")
 
@@ -335,3 +336,256 @@ def test_unsound_streams_are_refused(data):
 def test_a_memo_index_takes_no_memory():
     value, _ = read_pickle(b"\x80\x02K\x07r\xff\xff\xff\x7f.", 0, NOTHING)
     assert value == 7
+
+
+U8, I4 = (lambda n: n.to_bytes(8, "little")), (lambda n: n.to_bytes(4, "little", signed=True))
+OPCODES = {
+    "PROTO": b"\x80\x04K\x01.",
+    "FRAME": b"\x80\x04\x95" + U8(3) + b"K\x01.",
+    "POP": b"K\x01K\x020.",
+    "POP of a mark": b"K\x01(0.",
+    "POP_MARK": b"K\x01(K\x02K\x031.",
+    "DUP": b"K\x012\x86.",
+    "NONE": b"N.",
+    "BINPUT": b"]q\xffK\x01h\xff\x86.",
+    "LONG_BINPUT": b"]r\xff\xff\xff\x00K\x01j\xff\xff\xff\x00\x86.",
+    "MEMOIZE": b"]\x94K\x01\x94K\x02h\x01h\x00\x87.",
+    "NEWTRUE": b"\x88.",
+    "NEWFALSE": b"\x89.",
+    "BININT": b"J\xfe\xff\xff\xff.",
+    "BININT1": b"K\xff.",
+    "BININT2": b"M\xff\xff.",
+    "LONG1": b"\x8a\x02\x00\xff.",
+    "LONG1 of nothing": b"\x8a\x00.",
+    "LONG4": b"\x8b" + I4(3) + b"\x01\x02\x83.",
+    "BINFLOAT": b"G\x40\x09\x21\xfb\x54\x44\x2d\x18.",
+    "BINUNICODE": b"X\x02\x00\x00\x00\xc3\xa9.",
+    "SHORT_BINUNICODE": b"\x8c\x02\xc3\xa9.",
+    "BINUNICODE8": b"\x8d" + U8(2) + b"\xc3\xa9.",
+    "a lone surrogate": b"\x8c\x03\xed\xa0\x80.",
+    "a lone surrogate, long": b"X\x03\x00\x00\x00\xed\xa0\x80.",
+    "a lone surrogate, longer": b"\x8d" + U8(3) + b"\xed\xa0\x80.",
+    "SHORT_BINSTRING": b"U\x02ab.",
+    "BINSTRING": b"T" + I4(2) + b"ab.",
+    "SHORT_BINBYTES": b"C\x02\xff\x00.",
+    "BINBYTES": b"B\x02\x00\x00\x00\xff\x00.",
+    "BINBYTES8": b"\x8e" + U8(2) + b"\xff\x00.",
+    "EMPTY_DICT": b"}.",
+    "EMPTY_LIST": b"].",
+    "EMPTY_TUPLE": b").",
+    "EMPTY_SET": b"\x8f.",
+    "TUPLE1": b"K\x01\x85.",
+    "TUPLE2": b"K\x01K\x02\x86.",
+    "TUPLE3": b"K\x01K\x02K\x03\x87.",
+    "TUPLE": b"(K\x01K\x02K\x03K\x04t.",
+    "TUPLE of nothing": b"(t.",
+    "LIST": b"(K\x01K\x02l.",
+    "marks in marks": b"(K\x01(K\x02K\x03tl.",
+    "FROZENSET": b"(K\x01K\x02\x91.",
+    "SETITEM": b"}K\x01K\x02s.",
+    "SETITEMS": b"}(K\x01K\x02K\x03K\x04u.",
+    "APPEND": b"]K\x01a.",
+    "APPENDS": b"](K\x01K\x02e.",
+    "ADDITEMS": b"\x8f(K\x01K\x02\x90.",
+}
+
+
+@pytest.mark.parametrize("name", OPCODES)
+def test_an_opcode_is_read_as_pickle_reads_it(name):
+    data = OPCODES[name]
+    value, at = read_pickle(data, 0, NOTHING)
+    assert at == len(data)
+    want = pickle.loads(data)
+    assert (value, type(value)) == (want, type(want))
+    for cut in range(len(data)):  # it is refused wherever it is cut
+        with pytest.raises(PickleError):
+            read_pickle(data[:cut], 0, NOTHING)
+
+
+WORDS = Reading(lambda word: word.module == "m", lambda word, args: {word.name: args}, lambda pid: {"id": pid})
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        (b"cm\na\n.", Global("m", "a")),
+        (b"\x8c\x01m\x8c\x01a\x93.", Global("m", "a")),
+        (b"cm\na\nK\x01\x85R.", {"a": (1,)}),
+        (b"cm\na\nK\x01\x85\x81.", {"a": (1,)}),
+        (b"K\x07Q.", {"id": 7}),
+        (b"cm\na\n)RK\x01b.", {"a": ()}),
+        (b"}(K\x01\x85K\x02u.", {"(1,)": 2}),
+        (b"\x8f(K\x01\x85\x90.", {"(1,)"}),
+        (b"(K\x01\x85\x91.", {"(1,)"}),
+    ],
+)
+def test_words_are_looked_up_and_calls_are_values(data, want):
+    value, _ = read_pickle(data, 0, WORDS)
+    assert value == want
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"cn\na\n.", "n.a"),
+        (b"K\x01K\x02\x93.", "names something by what is no text"),
+        (b"\x8c\x01mK\x02\x93.", "names something by what is no text"),
+        (b"K\x01)R.", "calls what is no name"),
+        (b"cm\na\n]R.", "calls what is no name"),
+        (b"K\x01K\x01b.", "gives attributes to what has none"),
+        (b"cm\na\nK\x01b.", "gives attributes to what has none"),
+        (b"]K\x01b.", "gives attributes to what has none"),
+        (b")K\x01b.", "gives attributes to what has none"),
+        (b"\x8fK\x01b.", "gives attributes to what has none"),
+        (b"](K\x01K\x02u.", "sets items of what is no dict"),
+        (b"](u.", "sets items of what is no dict"),
+        (b"}(K\x01u.", "sets items of what is no dict"),
+        (b"}K\x01a.", "appends to what is no list"),
+        (b")(e.", "appends to what is no list"),
+        (b"](K\x01\x90.", "adds to what is no set"),
+        (b"](\x90.", "adds to what is no set"),
+        (b"K\x01t.", "has no mark where one is needed"),
+        (b"K\x01\x86.", "too little is on its stack"),
+        (b"K\x01(\x85.", "too little is on its stack"),
+        (b"(K\x01\x86.", "too little is on its stack"),
+        (b"(.", "too little is on its stack"),
+        (b"\x8b\xff\xff\xff\xff.", "is cut short"),
+        (b"\x8c\x02a.", None),
+        (b"\x8c\x03a.", "is cut short"),
+        (b"T\xff\xff\xff\xff.", "is cut short"),
+        (b"}]K\x01s.", "has [] for a key"),
+        (b"I1\n.", "has the opcode 0x49, which no checkpoint needs"),
+        (b"h\x01.", "is no sound pickle (byte 2)"),
+        (b"X\x01\x00", "is no sound pickle (byte 1)"),
+    ],
+)
+def test_what_a_stream_does_wrong_is_said(data, says):
+    with pytest.raises(PickleError) as e:
+        read_pickle(data, 0, WORDS)
+    assert says is None or says in str(e.value)
+    assert isinstance(e.value, RefusedError) == (says == "n.a")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2**128 - 1, str(2**128 - 1)),
+        (2**128, "an integer of 129 bits"),
+        ([1, 2, 3, 4], "[1, 2, 3, 4]"),
+        ([1, 2, 3, 4, 5], "[1, 2, 3, 4, ...]"),
+        ((1, 2, 3, 4, 5), "(1, 2, 3, 4, ...)"),
+        ({1, 2, 3, 4, 5}, "{1, 2, 3, 4, ...}"),
+        (dict.fromkeys(range(5), 0), "{0: 0, 1: 0, 2: 0, 3: 0, ...}"),
+        ([[[1]]], "[[[...]]]"),
+        ([[1]], "[[1]]"),
+        (Global("a", "b"), "a.b"),
+        (object(), "<object>"),
+        ([Global("a" * 50, "b" * 50)], f"[{'a' * 50}.{'b' * 28}"),
+    ],
+)
+def test_a_value_in_a_few_words(value, text):
+    assert describe(value) == text
+
+
+# The containers.
+
+
+def resaved(lab, change, new=True, value=None):
+    """What torch saves, with each record changed by a function of its name and bytes (None: without it)."""
+    buffer = io.BytesIO()
+    torch.save({"w": tensor(3)} if value is None else value, buffer)
+    with zipfile.ZipFile(buffer) as given, zipfile.ZipFile(lab / "in.pt", "w") as made:
+        for info in given.infolist():
+            folder, _, name = info.filename.partition("/")
+            data = change(name, given.read(info))
+            if data is not None:
+                made.writestr(f"{folder}/{name}", data)
+    return lab / "in.pt"
+
+
+def test_records_that_any_reader_asks_for(lab):
+    lab.gives(resaved(lab, lambda n, d: d), {"w": arr(3)})
+    lab.gives(resaved(lab, lambda n, d: None if n == "byteorder" else d), {"w": arr(3)})
+    lab.gives(resaved(lab, lambda n, d: None if n == ".data/serialization_id" else d), {"w": arr(3)})
+    for what in ("version", ".storage_alignment"):
+        lab.refuses(resaved(lab, lambda n, d, what=what: b"x" if n == what else d), "one that is no number")
+    lab.refuses(resaved(lab, lambda n, d: None if n == "version" else d), "it has no version")
+    lab.gives(resaved(lab, lambda n, d: b" 3\n" if n == "version" else d), {"w": arr(3)})
+    lab.refuses(resaved(lab, lambda n, d: b"middle" if n == "byteorder" else d), "an unknown byte order: middle")
+    lab.refuses(resaved(lab, lambda n, d: None if n == "data/0" else d), "has no record data/0")
+    lab.refuses(resaved(lab, lambda n, d: d[:-1] if n == "data/0" else d), "truncated: storage 0 has 11 bytes of 12")
+    lab.gives(resaved(lab, lambda n, d: d + b"x" if n == "data/0" else d), {"w": arr(3)})
+    lab.refuses(resaved(lab, lambda n, d: None if n == "data.pkl" else d), "it has no data.pkl")
+
+
+def test_records_and_pickles_beyond_all_measure(lab, monkeypatch):
+    path = lab.saved({"w": tensor(3)})
+    with zipfile.ZipFile(path) as z:
+        size = z.getinfo("in/data.pkl").file_size
+    monkeypatch.setattr(torch_files, "MAX_PICKLE", size)
+    lab.gives(path, {"w": arr(3)})
+    monkeypatch.setattr(torch_files, "MAX_PICKLE", size - 1)
+    lab.refuses(path, f"the record data.pkl has {size} bytes, more than the limit of {size - 1}")
+
+
+def legacy(*objects, data=b""):
+    return b"".join(o if isinstance(o, bytes) else pickle.dumps(o, 2) for o in objects) + data
+
+
+MAGIC = 0x1950A86A20F9469CFC6C
+ABOUT = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+ONE = b"\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00kX\x03\x00\x00\x00cpuK\x02NtQK\x00K\x02\x85K\x01\x85\x89}tRs."
+VALUES = np.array([1.5, -2], "<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ((MAGIC, 1001, ABOUT, ONE, ["k"], U8(2) + VALUES), None),
+        ((MAGIC, 1001, ABOUT, ONE, ["k"], U8(2) + VALUES + b"more"), None),
+        ((MAGIC, 1001, {"little_endian": False}, ONE, ["k"], U8(2) + VALUES), "swapped"),
+        ((MAGIC, 1001, {}, ONE, ["k"], U8(2) + VALUES), None),
+        ((MAGIC + 1, 1001, ABOUT, ONE, ["k"], U8(2) + VALUES), "not one that torch.save wrote"),
+        ((float(MAGIC), 1001, ABOUT, ONE, ["k"], U8(2) + VALUES), "not one that torch.save wrote"),
+        ((MAGIC, 1002, ABOUT, ONE, ["k"], U8(2) + VALUES), "in a version that is not known: 1002"),
+        ((MAGIC, 1001.0, ABOUT, ONE, ["k"], U8(2) + VALUES), "in a version that is not known: <float>"),
+        ((MAGIC, 1001, [], ONE, ["k"], U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, ("k",), U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, ["k", 1], U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, [], U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, ["k", "k"], U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, ["j"], U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, ["k"], U8(3) + VALUES), "storage k has 3 elements, its pickle says 2"),
+        ((MAGIC, 1001, ABOUT, ONE, ["k"], U8(2) + VALUES[:-1]), "truncated: storage k ends at byte"),
+        ((MAGIC, 1001, ABOUT, ONE, ["k"], U8(2)[:-1]), "truncated: storage k ends at byte"),
+    ],
+)
+def test_the_parts_of_a_legacy_file(lab, parts, says):
+    path = lab / "in.pt"
+    path.write_bytes(legacy(*parts))
+    if says in (None, "swapped"):
+        want = np.frombuffer(VALUES, "<f4")
+        lab.gives(path, {"w": want.byteswap() if says else want})
+        with open_checkpoint(path) as c:
+            assert path.read_bytes()[c.header.tensors["w"].start :][:8] == VALUES
+    else:
+        lab.refuses(path, says)
+
+
+def test_a_legacy_file_is_read_to_the_end_of_its_pickles_however_long(lab, monkeypatch):
+    """The pickles are looked for in the first 4 MiB, then in 32, then in all; here in bytes."""
+    big = {f"k{i}": "x" * 100 + str(i) for i in range(60_000)}
+    path = lab / "in.pt"
+    filler = pickle.dumps(ABOUT | {"big": big}, 2)
+    assert 4 << 20 < len(filler) < 32 << 20
+    path.write_bytes(legacy(MAGIC, 1001, filler, ONE, ["k"], U8(2) + VALUES, data=b"z" * (33 << 20)))
+    assert list(torch_pickle_names(path)) == ["w"]
+    with open(path, "r+b") as f:
+        f.truncate(5 << 20)
+    with pytest.raises(FormatError):
+        torch_pickle_names(path)
+
+
+def torch_pickle_names(path):
+    with open_checkpoint(path) as c:
+        return list(c.header.tensors)

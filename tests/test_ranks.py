@@ -167,3 +167,9 @@ def test_a_file_whose_name_has_braces_is_that_file(lab):
     write(lab / "a1.safetensors", {"v": arr(1)})
     assert names(lab / "a{b}.safetensors") == ["w"]
     assert names(lab / "a{c}.safetensors") == ["1/v"]
+
+
+def test_a_folder_of_a_number_without_the_file_does_not_count(lab):
+    write(lab / "p.0" / "w.safetensors", part(0))
+    (lab / "p.1").mkdir()
+    assert {n.split("/")[0] for n in names(lab / "p.{k}" / "w.safetensors")} == {"0"}

@@ -131,7 +131,7 @@ def work(options: argparse.Namespace, items: Sequence[object]) -> int:
     from mutation.runner import Runner
 
     paths, begun = files(options.words), time.monotonic()
-    runner = Runner(items, paths, options.budget, options.slowest)
+    runner = Runner(items, paths, options.budget, options.slowest, options.jobs)
     bad = [i.nodeid for i, ok in zip(items, runner.record.passed) if not ok]  # type: ignore[attr-defined]
     print(
         f"{len(items)} tests in {time.monotonic() - begun:.0f} s; they fail without a change: {bad or 'none'}",
@@ -152,7 +152,7 @@ def work(options: argparse.Namespace, items: Sequence[object]) -> int:
         counts[name(m)[0]][0] += 1
         counts[name(m)[0]][2] += 1
     Random(0).shuffle(todo := [m for m in chosen if m not in listed])
-    for v in runner.run(todo, options.jobs):
+    for v in runner.run(todo):
         file, before, after = name(v.mutant)
         counts[file][0] += 1
         counts[file][1] += v.killed

@@ -1,6 +1,6 @@
 """Make mutants of a source file: each has one small change of the kind that a slip of the hand makes.
 
-Left alone is what changes nothing when it runs: docstrings, annotations, f-strings, what a `raise` says, `__all__`, the
+Left alone is what changes nothing when it runs: docstrings, annotations, f-strings, what a `raise` or a `Problem` says, `__all__`, the
 arguments of `dataclass` and `TypeVar`.
 """
 
@@ -139,7 +139,10 @@ class _Finder:
         if isinstance(e, ast.JoinedStr) or not isinstance(e, ast.AST):
             return
         self.expression(e)
+        says = isinstance(e, ast.Call) and isinstance(e.func, ast.Name) and e.func.id in ("Problem", "bad")
         for child in ast.iter_child_nodes(e):
+            if says and isinstance(child, ast.Constant):
+                continue
             if not (isinstance(e, ast.Lambda) and isinstance(child, ast.arguments)):
                 self.expressions(child)
 

@@ -102,48 +102,53 @@ def fork(work: Any, folder: Path) -> int:
     os._exit(code)
 
 
-def record(items: Sequence[Any], files: Sequence[str], folder: Path) -> Record:
-    """Run all tests once, in a child, and see who runs which line of the files."""
-    result = folder / "record"
+def record(items: Sequence[Any], files: Sequence[str], folder: Path, jobs: int) -> Record:
+    """Run all tests once, in children that share them, and see who runs which line of the files."""
 
-    def work() -> int:
+    def part(first: int) -> int:
         import coverage
 
         watch = coverage.Coverage(data_file=None, include=files, config_file=False)
         watch.start()
-        seconds, passed = [], []
-        for i, item in enumerate(items):
+        runs = {}
+        for i in range(first, len(items), jobs):
             watch.switch_context(str(i))
             begun = time.perf_counter()
-            passed.append(passes(item))
-            seconds.append(time.perf_counter() - begun)
+            passed = passes(items[i])
+            runs[i] = time.perf_counter() - begun, passed
         watch.stop()
         data = watch.get_data()
-        lines = {
-            (f, line): frozenset(int(c) for c in who if c)
-            for f in files
-            for line, who in data.contexts_by_lineno(f).items()
-        }
-        result.write_bytes(pickle.dumps(Record(seconds, passed, lines)))
+        lines = [(f, n, who) for f in files for n, who in data.contexts_by_lineno(f).items()]
+        (folder / f"record{first}").write_bytes(pickle.dumps((runs, lines)))
         return 0
 
-    _, status = os.waitpid(fork(work, folder), 0)
-    if status:
-        sys.exit(f"the run of all tests ended with {os.waitstatus_to_exitcode(status)}")
-    return pickle.loads(result.read_bytes())
+    children = []
+    for k in range(jobs):
+        (folder / f"part{k}").mkdir()
+        children.append(fork(lambda k=k: part(k), folder / f"part{k}"))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(codes):
+        sys.exit(f"the run of all tests ended with {codes}")
+    runs, lines = dict[int, tuple[float, bool]](), dict[tuple[str, int], frozenset[int]]()
+    for k in range(jobs):
+        some, found = pickle.loads((folder / f"record{k}").read_bytes())
+        runs |= some
+        for f, n, who in found:
+            lines[f, n] = lines.get((f, n), frozenset()) | {int(c) for c in who if c}
+    return Record([runs[i][0] for i in range(len(items))], [runs[i][1] for i in range(len(items))], lines)
 
 
 class Runner:
     """Has the tests and the record of them; tries mutants."""
 
-    def __init__(self, items: Sequence[Any], files: Sequence[str], budget: float, slowest: float) -> None:
-        self.items, self.budget = items, budget
+    def __init__(self, items: Sequence[Any], files: Sequence[str], budget: float, slowest: float, jobs: int) -> None:
+        self.items, self.budget, self.jobs = items, budget, jobs
         self.folder = Path(
             tempfile.mkdtemp(prefix="mutants-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         )
         for file in files:
             importlib.import_module(module_name(file))
-        self.record = record(items, files, self.folder)
+        self.record = record(items, files, self.folder, jobs)
         usable = [i for i, ok in enumerate(self.record.passed) if ok and self.record.seconds[i] <= slowest]
         self.usable = frozenset(usable)
         self.kills = dict.fromkeys(usable, 0)
@@ -170,11 +175,11 @@ class Runner:
             chosen.append(i)
         return chosen
 
-    def run(self, all_mutants: Sequence[Mutant], jobs: int) -> Iterator[Verdict]:
+    def run(self, all_mutants: Sequence[Mutant]) -> Iterator[Verdict]:
         """Try mutants, several at once; verdicts come as they fall."""
         waiting, active = list(reversed(all_mutants)), list[Try]()
         while waiting or active:
-            while waiting and len(active) < jobs:
+            while waiting and len(active) < self.jobs:
                 active.append(Try(self, waiting.pop()))
             select.select([t.pipe for t in active], [], [], 0.5)
             for t in list(active):
