@@ -35,8 +35,8 @@ class Hole:
 
     text: str
     dim: Dim
-    width: int = 0
-    underscore: bool = False
+    width: int
+    underscore: bool
 
     @cached_property
     def single(self) -> str | None:

@@ -163,7 +163,8 @@ def test_solve_never_lies(coefficients, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("3*d", 770), ("d+8", 3), ("d*d", 8), ("-d", 4), ("5", 5), ("5", 6), ("d*d+d+1", 0)]
+    ("text", "value"),
+    [("3*d", 770), ("d+8", 3), ("d*d", 8), ("-d", 4), ("5", 5), ("5", 6), ("d*d+d+1", 0), ("d*d-d", 6), ("d*d-5*d", 0)],
 )
 def test_solve_says_when_there_is_no_size(text, value):
     assert solve(parse(text).dim(), value, "d") is None

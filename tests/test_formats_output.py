@@ -787,3 +787,76 @@ def test_a_folder_with_attributes_is_kept_itself(tmp_path):
     write(folder, tensors(), max_shard_size=4, force=True)
     assert folder.stat().st_ino == inode
     assert contents(folder) == tensors()
+
+
+def test_a_temporary_that_goes_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    path, lock, seen = tmp_path / ".t", staging._lock, []
+
+    def late(fd):
+        seen.append(fd)
+        if len(seen) == 1:
+            path.unlink()
+        return lock(fd)
+
+    monkeypatch.setattr(staging, "_lock", late)
+    claim = staging.claim(path, False, "out")
+    assert len(seen) == 2
+    assert os.path.samestat(os.fstat(claim.fd), path.stat())
+    claim.release([path])
+    monkeypatch.setattr(staging, "_lock", lambda fd: (path.unlink(), True)[1])
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FormatError, match="keeps coming back"):
+        staging.claim(path, False, "out")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_locks_that_a_file_system_does_not_have_are_done_without(tmp_path, monkeypatch):
+    for code, goes in (
+        (errno.ENOLCK, True),
+        (errno.EOPNOTSUPP, True),
+        (errno.ENOSYS, True),
+        (errno.EINVAL, True),
+        (errno.EIO, False),
+    ):
+
+        def flock(fd, how, code=code):
+            assert how == staging.fcntl.LOCK_EX | staging.fcntl.LOCK_NB
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(staging.fcntl, "flock", flock)
+        if goes:
+            claim = staging.claim(tmp_path / ".t", False, "out")
+            claim.release([tmp_path / ".t"])
+        else:
+            with pytest.raises(FormatError, match="input/output error"):
+                staging.claim(tmp_path / ".t", False, "out")
+        assert not list(tmp_path.iterdir())
+
+
+def test_what_stands_in_the_way_of_a_temporary_is_named(tmp_path):
+    path = tmp_path / ".t"
+    for make, folder in (
+        (lambda: path.symlink_to("x"), False),
+        (lambda: path.symlink_to(tmp_path), True),
+        (path.mkdir, False),
+        (lambda: path.write_text("x"), True),
+    ):
+        make()
+        with pytest.raises(FormatError, match="is in the way"):
+            staging.claim(path, folder, "out")
+        assert os.path.lexists(path)
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_a_failed_opening_leaves_no_folder(tmp_path, monkeypatch):
+    real = os.open
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda p, *a, **k: (
+            (_ for _ in ()).throw(OSError(errno.EMFILE, "few")) if str(p).endswith(".t") else real(p, *a, **k)
+        ),
+    )
+    with pytest.raises(FormatError, match="few"):
+        staging.claim(tmp_path / ".t", True, "out")
+    assert not list(tmp_path.iterdir())

@@ -160,6 +160,19 @@ def test_minus_zero_is_no_integer(tmp_path):
     assert "data_offsets is [-0, 4]" in refusal(raw(tmp_path / "in.safetensors", text, bytes(4)))
     text = b'{"-0":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     assert list(read_header(raw(tmp_path / "in.safetensors", text, bytes(4))).tensors) == ["-0"]
+    for value, sound in (
+        ("-0", True),
+        ("1.5", True),
+        ("-1e400", False),
+        ("NaN", False),
+        ("[1]", False),
+        ("1" * 400, False),
+    ):
+        text = f'{{"w":{{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":{value}}}}}'.encode()
+        if sound:
+            assert list(read_header(raw(tmp_path / "in.safetensors", text, bytes(4))).tensors) == ["w"]
+        else:
+            assert "unknown field 'x' is " in refusal(raw(tmp_path / "in.safetensors", text, bytes(4)))
 
 
 @pytest.mark.parametrize(
@@ -434,3 +447,27 @@ def test_same_input_gives_the_same_bytes():
     one, two = (layout(specs, dict(metadata)) for _ in range(2))
     assert one == two
     assert list(json.loads(one.files[0].header_bytes[8:])["__metadata__"]) == list(metadata)
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_a_header_that_ends_where_the_file_ends(tmp_path, more):
+    path = tmp_path / "in.safetensors"
+    path.write_bytes((2 + more).to_bytes(8, "little") + b"{}")
+    if more:
+        assert f"truncated: the header takes {2 + more} bytes, the file has 2" in refusal(path)
+    else:
+        assert not read_header(str(path)).tensors
+
+
+def test_a_decoded_file_is_read_whole_and_never_written(tmp_path):
+    from converter.formats.decode import Decoded
+
+    (tmp_path / "a").write_bytes(bytes(range(8)))
+    with open(tmp_path / "a", "rb") as f:
+        decoded, buffer = Decoded(f.fileno(), "swap4"), memoryview(bytearray(8))
+        decoded.read(buffer, 0)
+        assert bytes(buffer) == bytes([3, 2, 1, 0, 7, 6, 5, 4])
+        with pytest.raises(EOFError):
+            decoded.read(buffer, 4)
+        with pytest.raises(NotImplementedError):
+            decoded.write(buffer, 0)

@@ -1434,8 +1434,9 @@ def test_names_that_a_stated_reverse_does_not_give_back_are_noted(lab):
     r = lab.gives(m, {"a.x": arr(1)}, {"b.x": arr(1)})
     assert "a.x becomes b.x, which --reverse would make c.x, as its `reverse` says" in r.out + r.err
     assert "more such" not in r.out + r.err
-    r = lab.gives(m, {f"a.{k}": arr(1) for k in "xyz"}, {f"b.{k}": arr(1) for k in "xyz"})
-    assert "(and 2 more such names)" in r.out + r.err
+    for more in (1, 2):
+        r = lab.gives(m, {f"a.{k}": arr(1) for k in "xyz"[: more + 1]}, {f"b.{k}": arr(1) for k in "xyz"[: more + 1]})
+        assert f"(and {more} more such names)" in r.out + r.err
 
 
 def test_an_output_that_63_bits_cannot_count(lab):
@@ -1455,3 +1456,34 @@ def test_lines_of_problems_are_folded_and_counted():
     assert folded(one, 1)[1].startswith("... and 2 more")
     assert folded([Problem("m", "k", None)]) == ["m"]
     assert folded([]) == []
+
+
+def test_all_that_leads_one_way_is_named(lab):
+    m = r"""
+    rules:
+      - {match: 'a\.(?P<n>.+)', to: b}
+      - {from: q, to: Q, shape: 4, ops: [{trim: {dim: 0, to: 2}}]}
+      - {match: 'c\.(?P<n>.+)', to: 'd{n}{n}'}
+      - {from: r, to: R, shape: 4, ops: [{trim: {dim: 0, to: 2}}]}
+    """
+    err = lab.fails(m, {"b": arr(1)}, 2, flags=["--reverse"])
+    assert [line.split(": ")[:2] for line in err.splitlines()] == [
+        [f"map.yaml:{n}", "cannot --reverse"] for n in (5, 7, 4, 6)
+    ]
+
+
+def test_a_number_that_is_padded_with_zeros_is_told(lab):
+    m = LAYERS + "rules: [{from: 'h.{i}.w', to: 'b.{i}'}]"
+    err = lab.fails(m, {"h.0.w": arr(1), "h.01.w": arr(1)}, 1)
+    assert "h.01.w: unexpected: no rule names it ('h.{i}.w' writes 7 as 7, not as 07)" in err
+    assert "writes 7" not in lab.fails(m, {"h.0.w": arr(1), "h.x.w": arr(1)}, 1)
+
+
+def test_rules_as_text(lab):
+    m = (
+        LAYERS
+        + "drop: {from: [z, {match: 'y.*'}]}\nrules: [{from: [a, b], to: c, ops: [{concat: 0}]}, {to: f, fill: ones, dtype: float32, shape: 2}, {from: g, fill: ones, dtype: float32, shape: 2}]"
+    )
+    rules = load_map(read_map(lab.map(m)))
+    assert [str(r) for r in rules.rules] == ["a, b -> c", "(nothing) -> f", "g -> (nothing)"]
+    assert [str(d) for d in rules.drop[0]] == ["z", "{match: y.*}"]

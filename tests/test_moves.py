@@ -202,9 +202,14 @@ def test_moves_are_counted_in_words():
     )
     assert str(lowered) == "2 copies of 25600 bytes, 2 tiles of 1680000 bytes, 2 gathers of 51200 bytes"
     assert str(lower([])) == "nothing to move"
+    for k, words in ((1, "1 gather of 25600 bytes"), (3, "1 tile of 840000 bytes")):
+        values = {1: a.concat([b], 1), 3: c.transpose((1, 0))}
+        assert str(lower(produces_of("F32", sources, values[k]))) == words
     long = sources_of("F32", *[(20, 100_000)] * 2)
     (rows,) = produces_of("F32", long, Virtual.source(0, (20, 100_000)).concat([Virtual.source(1, (20, 100_000))], 1))
     assert str(lower([rows])) == "2 strided copies of 16000000 bytes"
+    (half,) = produces_of("F32", long, Virtual.source(0, (20, 100_000)).slice(1, 0, 50_000))
+    assert str(lower([half])) == "1 strided copy of 4000000 bytes"
     assert lower([rows]).items[0].nbytes == 8_000_000
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mutation.__main__ import files, known, name, sample, survivors
 from mutation.mutants import mutants, replaced
+from mutation.runner import ROOT, belongs
 
 SOURCE = textwrap.dedent('''
     """Text, 1."""
@@ -78,3 +79,14 @@ def test_every_listed_survivor_is_a_mutant_with_a_reason():
     made = {name(m) for f in files() for m in mutants(f, Path(f).read_text())}
     assert not [entry for entry in listed if entry not in made], "the code has changed: look at it again"
     assert all(listed.values())
+
+
+def test_which_tests_are_about_a_file():
+    def about(file, tests):
+        return belongs(str(ROOT / "converter" / file), Path(f"/x/{tests}.py"))
+
+    assert about("dims.py", "test_dims")
+    assert about("ops/pad.py", "test_ops")
+    assert about("formats/torch_pickle.py", "test_pickles")
+    assert about("formats/swap.py", "test_formats_output")
+    assert not about("dims.py", "test_names")

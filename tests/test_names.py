@@ -583,3 +583,14 @@ def test_the_engine_says_nothing_by_itself(capfd):
         compile_pattern("((a{1,100}){1,100}){1,9}")
     assert capfd.readouterr() == ("", "")
     assert compile_pattern("(?P<a>.{1,500})").fullmatch("b" * 500)
+
+
+def test_an_index_without_values_has_no_two():
+    indices = {n: Index(n, parse(n)) for n in "ij"}
+    for counts, clear in (({"i": 0, "j": 5}, True), ({"i": 1, "j": 0}, True), ({"i": 2, "j": 3}, False)):
+        assert (ambiguity(Form(parse_template("{2*i+j}"), indices, 0, {}, counts)) is None) == clear
+
+
+def test_a_template_has_no_empty_parts():
+    for text, kinds in (("a{i}", "sH"), ("{i}a", "Hs"), ("{i}{i}", "HH"), ("a", "s"), ("", ""), ("{i}", "H")):
+        assert "".join("s" if isinstance(p, str) else "H" for p in parse_template(text).parts) == kinds

@@ -827,3 +827,9 @@ def test_any_yaml_on_any_shapes_works_or_is_refused(yaml, flow):
     made = op.apply(arrays).families
     assert [f.bound for f in made] == [v.bound for v in found.flow]
     assert [{x.shape for x in f.items} for f in made] == [{v.shape} for v in found.flow]
+
+
+def test_members_along_an_index_without_values():
+    empty = Family((("i", 0), ("j", 2)), ())
+    assert empty.along("i") == ((("j", 2),), [])
+    assert empty.along("j") == ((("i", 0),), [])

@@ -589,3 +589,11 @@ def test_a_legacy_file_is_read_to_the_end_of_its_pickles_however_long(lab, monke
 def torch_pickle_names(path):
     with open_checkpoint(path) as c:
         return list(c.header.tensors)
+
+
+def test_bytes_of_big_endian_files_stand_as_they_are(lab):
+    values = {"u": torch.arange(5, dtype=torch.uint8), "b": torch.tensor([True, False])}
+    path = resaved(lab, lambda n, d: b"big" if n == "byteorder" else d, value=values)
+    lab.gives(path, {k: v.numpy() for k, v in values.items()})
+    with open_checkpoint(path) as c:
+        assert [f.decode for f in c.header.files] == [""]

@@ -335,7 +335,7 @@ def test_which_files_are_claimed():
 
 # Which state dict.
 
-ONE = torch.ones(1)
+ONE, SHARED = torch.ones(1), [1]
 SEVERAL = "holds several things: %s; these look like state dicts: %s; say which one: %s"
 
 
@@ -346,6 +346,7 @@ SEVERAL = "holds several things: %s; these look like state dicts: %s; say which 
         ([ONE], None, "holds a list, not a state dict (names to tensors)"),
         ({"a": {"w": ONE}, "b": {"v": ONE, "u": ONE}, "n": 1}, None, SEVERAL % ("a, b, n", "a (1 tensor), b (2 tensors)", "--root a or --root b")),
         ({"a": [ONE], 1: 2}, None, "holds several things: a, 1; say which one: no part of it is a state dict"),
+        ({"c": [[ONE]], "a": SHARED, "b": SHARED}, None, "holds several things: c, a, b; say which one: no part of it is a state dict"),
         ({"a": (1, {"x": [ONE]})}, None, "holds several things: a; say which one: no part of it is a state dict"),
         ({"a": {"b": {"c": {"w": ONE}}}}, None, SEVERAL % ("a", "a.b.c (1 tensor)", "--root a.b.c")),
         ({"a": {"b": {"c": {"d": {"w": ONE}}}}}, None, "holds several things: a; say which one: no part of it is a state dict"),

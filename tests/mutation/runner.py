@@ -158,8 +158,8 @@ class Runner:
         gc.freeze()
 
     def tests_of(self, mutant: Mutant) -> list[int]:
-        """The tests that run a line of the mutant (for code that runs on import: any line of the file), quick ones
-        first, as many as the budget of seconds allows.
+        """The tests that run a line of the mutant (for code that runs on import: any line of the file), those of its
+        own file of tests and quick ones first, as many as the budget of seconds allows.
         """
         if mutant.function:
             keys = [(mutant.file, n) for n in range(mutant.lines[0], mutant.lines[1] + 1)]
@@ -168,7 +168,8 @@ class Runner:
         who = frozenset().union(*(self.record.lines.get(k, ()) for k in keys)) & self.usable
         who |= {i for i, where in self.unseen.items() if mutant.file.removesuffix(".py").endswith(where)}
         seconds, total, chosen = self.record.seconds, 0.0, []
-        for i in sorted(who, key=lambda i: seconds[i] / (1 + self.kills[i])):
+        own = {i: not belongs(mutant.file, self.items[i].path) for i in who}
+        for i in sorted(who, key=lambda i: (own[i], seconds[i] / (1 + self.kills[i]))):
             total += seconds[i]
             if chosen and total > self.budget:
                 break
@@ -255,6 +256,12 @@ class Try:
         else:
             by = "the import"
         return Verdict(self.mutant, True, by + (" (too long)" if code is None else ""), self.done + 1)
+
+
+def belongs(file: str, tests: Path) -> bool:
+    """Tell whether a file of tests is about a file of the package, or the folder that it is in: by its name."""
+    parts = Path(file).relative_to(ROOT / "converter").with_suffix("").parts
+    return any(word in tests.stem for word in (*parts[:-1], *parts[-1].split("_")))
 
 
 def module_name(file: str) -> str:
