@@ -55,7 +55,6 @@ def compile_pattern(pattern: str) -> Any:
 
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = 8 << 20
     try:
         return re2.compile(pattern, options)
     except re2.error as e:

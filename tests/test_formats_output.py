@@ -860,3 +860,21 @@ def test_a_failed_opening_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(FormatError, match="few"):
         staging.claim(tmp_path / ".t", True, "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_one_file_in_place_of_one_leaves_the_folder_itself(tmp_path):
+    folder = tmp_path / "o"
+    old_set(folder, "single")
+    inode = folder.stat().st_ino
+    write(folder, tensors(), max_shard_size=100, force=True)
+    assert folder.stat().st_ino == inode
+    assert contents(folder / "model.safetensors") == tensors()
+
+
+@pytest.mark.parametrize("length", [241, 242, 255])
+def test_temporaries_of_long_names_have_names_that_may_be(tmp_path, length):
+    """A dot before it and `.tmp-convert` behind leave 242 of 255 bytes."""
+    name = "é" * 50 + "o" * (length - 100)
+    target = check_target(f"{tmp_path}/{name}", directory=True)
+    assert len(os.fsencode(target.sibling.name)) <= 255
+    assert (name in target.sibling.name) == (length <= 242)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mutation.__main__ import files, known, name, sample, survivors
 from mutation.mutants import mutants, replaced
-from mutation.runner import ROOT, belongs
+from mutation.runner import ROOT, belongs, functions_of, put_in
 
 SOURCE = textwrap.dedent('''
     """Text, 1."""
@@ -90,3 +90,18 @@ def test_which_tests_are_about_a_file():
     assert about("formats/torch_pickle.py", "test_pickles")
     assert about("formats/swap.py", "test_formats_output")
     assert not about("dims.py", "test_names")
+
+
+def test_a_change_goes_into_the_function_that_is_there(tmp_path):
+    source = "def f(a, b=lambda: 1):\n    return a < b()\n\nclass C:\n    @property\n    def g(self):\n        return [x + 1 for x in (1, 2)]\n"
+    names, file = {}, str(tmp_path / "m.py")
+    exec(compile(source, file, "exec"), names)
+    functions, f, c = functions_of([file]), names["f"], names["C"]()
+    for old, new, call, was, now in (
+        ("a < b()", "a <= b()", lambda: f(1), False, True),
+        ("x + 1", "x - 1", lambda: c.g, [2, 3], [0, 1]),
+    ):
+        assert call() == was
+        assert put_in(replaced(file, source, old, new), functions)
+        assert call() == now
+    assert not put_in(replaced(file, source, "a < b()", "True"), {})

@@ -591,6 +591,37 @@ def torch_pickle_names(path):
         return list(c.header.tensors)
 
 
+def test_numbers_of_two_parts_of_big_endian_files_are_swapped_by_part(lab):
+    value = torch.tensor([1 + 2j, -3.5j])
+    swapped = value.numpy().view("<u4").byteswap().tobytes()
+    path = resaved(lab, lambda n, d: {"byteorder": b"big", "data/0": swapped}.get(n, d), value={"c": value})
+    lab.gives(path, {"c": value.numpy()})
+
+
+def test_the_other_place_of_the_version(lab):
+    path = resaved(lab, lambda n, d: d)
+    with zipfile.ZipFile(path, "a") as z:
+        z.writestr("archive/.data/version", "3\n")
+    lab.gives(path, {"w": arr(3)})
+    with zipfile.ZipFile(resaved(lab, lambda n, d: None if n == "version" else d), "a") as z:
+        z.writestr("archive/.data/version", "x")
+    lab.refuses(path, "one that is no number")
+
+
+def test_shards_with_entries_that_are_no_tensors(lab):
+    folder = lab / "many"
+    folder.mkdir()
+    torch.save({"a": tensor(2), "step": 3, "note": "x"}, folder / "pytorch_model-1.bin")
+    for names, says in ((("a", "step"), "step: is an int, not a tensor"), (("a",), None)):
+        where = dict.fromkeys(names, "pytorch_model-1.bin")
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
+        if says:
+            err = lab.refuses(folder, says)
+            assert "note" not in err
+        else:
+            lab.gives(folder, {"a": arr(2)})
+
+
 def test_bytes_of_big_endian_files_stand_as_they_are(lab):
     values = {"u": torch.arange(5, dtype=torch.uint8), "b": torch.tensor([True, False])}
     path = resaved(lab, lambda n, d: b"big" if n == "byteorder" else d, value=values)

@@ -328,7 +328,7 @@ def test_elements_that_63_bits_cannot_count():
 def test_which_files_are_claimed():
     for head, claims in (
         (b"PK\3\4", True), (b"PK\3\5", False), (b"\x80\1", False), (b"\x80\2", True), (b"\x80\3", True),
-        (b"\x80\4", True), (b"\x80\5", True), (b"\x80\6", False), (b"\x80", False), (b"", False), (b"\x81\2", False),
+        (b"\x80\4", True), (b"\x80\5", True), (b"\x80\5\x95", True), (b"\x80\6", False), (b"\x80", False), (b"", False), (b"\x81\2", False),
     ):  # fmt: skip
         assert TORCH_PICKLE.claims(head) is claims, head
 
@@ -347,6 +347,7 @@ SEVERAL = "holds several things: %s; these look like state dicts: %s; say which 
         ({"a": {"w": ONE}, "b": {"v": ONE, "u": ONE}, "n": 1}, None, SEVERAL % ("a, b, n", "a (1 tensor), b (2 tensors)", "--root a or --root b")),
         ({"a": [ONE], 1: 2}, None, "holds several things: a, 1; say which one: no part of it is a state dict"),
         ({"c": [[ONE]], "a": SHARED, "b": SHARED}, None, "holds several things: c, a, b; say which one: no part of it is a state dict"),
+        ({"a": {"w": ONE, "n": 1}}, None, "holds several things: a; say which one: no part of it is a state dict"),
         ({"a": (1, {"x": [ONE]})}, None, "holds several things: a; say which one: no part of it is a state dict"),
         ({"a": {"b": {"c": {"w": ONE}}}}, None, SEVERAL % ("a", "a.b.c (1 tensor)", "--root a.b.c")),
         ({"a": {"b": {"c": {"d": {"w": ONE}}}}}, None, "holds several things: a; say which one: no part of it is a state dict"),

@@ -295,7 +295,8 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def put_in(mutant: Mutant, functions: Functions) -> bool:
     """Give the function around the change its new code; tells whether there is one."""
     for code in codes(compile(mutant.text, mutant.file, "exec", dont_inherit=True)):
-        if code.co_firstlineno == mutant.function and place(code) in functions:
+        named = not code.co_name.startswith("<")  # a default may be a lambda, which begins on the same line
+        if named and code.co_firstlineno == mutant.function and place(code) in functions:
             for f in functions[place(code)]:
                 f.__code__ = code
             return True
