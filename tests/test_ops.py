@@ -34,7 +34,7 @@ from converter.ops.trim import Trim
 from converter.schema import op_schemas
 from converter.virtual import COMPUTED, CONSTANT, Virtual
 
-GOLDEN = Path(__file__).parent / "golden" / "ops.txt"
+GOLDEN = Path(__file__).parent / "ops_refusals.txt"
 COUNTS = {"i": 3, "j": 2, "layer": 11}
 SIZES = {"a": 2, "b": 3, "c": 5, "d": 7, "m": 12} | {f"n_{k}": n for k, n in COUNTS.items()}
 PARTS = 3
