@@ -77,7 +77,8 @@ def check_regex(rename: Regex) -> None:
     for hole in _HOLE.findall(rename.to):
         if hole not in known:
             raise TemplateError(f"'{{{hole}}}' in '{rename.to}' is no named group of '{rename.match}'")
-    if "{" in _HOLE.sub("", rename.to) or "}" in _HOLE.sub("", rename.to):
+    left = _HOLE.sub("", rename.to)
+    if "{" in left or "}" in left:
         raise TemplateError(f"'{rename.to}' has a brace without its partner")
 
 

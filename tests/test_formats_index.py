@@ -376,3 +376,22 @@ def test_which_names_are_of_shards(tmp_path, name, lone):
     else:
         with open_checkpoint(path) as c:
             assert list(c.header.tensors) == ["w"]
+
+
+def test_a_broken_index_does_not_hide_another(tmp_path):
+    shard(tmp_path / "s1.safetensors", a=1)
+    shard(tmp_path / "s2.safetensors", b=1)
+    (tmp_path / "a.safetensors.index.json").write_text("{")
+    where = {"a": "s1.safetensors", "b": "s2.safetensors"}
+    (tmp_path / "b.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    said = refusal(tmp_path / "s2.safetensors", UsageError)
+    assert "is one shard of 2 that b.safetensors.index.json names" in said
+
+
+def test_a_broken_file_does_not_hide_what_others_have_in_common(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(b"broken...")
+    shard(tmp_path / "b.safetensors", w=1)
+    shard(tmp_path / "c.safetensors", w=2, v=1)
+    said = refusal(tmp_path)
+    assert "3 safetensors files and no index, pass one of them: a.safetensors, b.safetensors, c.safetensors" in said
+    assert "w: is in b.safetensors, c.safetensors" in said

@@ -678,8 +678,10 @@ def test_what_a_killed_run_left_is_salvaged_and_then_removed(tmp_path):
         assert seen.pop()
         assert left.is_dir() == folder
         assert not (list(left.iterdir()) if folder else left.read_text())
+        before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(UsageError, match="another conversion is writing it now"):
             staging.claim(left, folder, "out")
+        assert len(os.listdir("/proc/self/fd")) == before
         claim.release([tmp_path / "nowhere", left])
         assert not left.exists()
         assert not seen

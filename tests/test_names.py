@@ -594,3 +594,13 @@ def test_an_index_without_values_has_no_two():
 def test_a_template_has_no_empty_parts():
     for text, kinds in (("a{i}", "sH"), ("{i}a", "Hs"), ("{i}{i}", "HH"), ("a", "s"), ("", ""), ("{i}", "H")):
         assert "".join("s" if isinstance(p, str) else "H" for p in parse_template(text).parts) == kinds
+
+
+def test_the_index_whose_count_is_not_known_is_read_last():
+    indices = {n: Index(n, parse(n)) for n in "ij"}
+    form = Form(parse_template("{100*i+j}"), indices, 0, {}, {"i": 3, "j": None})
+    assert form.match("7") == {"i": 0, "j": 7}
+    keys = (0, 1, 2)
+    indices["k"] = Index("k", None, keys, keys)
+    form = Form(parse_template("{100*k+j}"), indices, 0, {}, {"j": None})
+    assert form.match("7") == {"k": 0, "j": 7}

@@ -553,6 +553,7 @@ VALUES = np.array([1.5, -2], "<f4").tobytes()
         ((MAGIC, 1001, ABOUT, ONE, ("k",), U8(2) + VALUES), "is no sound pickle of torch.save"),
         ((MAGIC, 1001, ABOUT, ONE, ["k", 1], U8(2) + VALUES), "is no sound pickle of torch.save"),
         ((MAGIC, 1001, ABOUT, ONE, [], U8(2) + VALUES), "is no sound pickle of torch.save"),
+        ((MAGIC, 1001, ABOUT, ONE, ["k", []], U8(2) + VALUES), "is no sound pickle of torch.save"),
         ((MAGIC, 1001, ABOUT, ONE, ["k", "k"], U8(2) + VALUES), "is no sound pickle of torch.save"),
         ((MAGIC, 1001, ABOUT, ONE, ["j"], U8(2) + VALUES), "is no sound pickle of torch.save"),
         ((MAGIC, 1001, ABOUT, ONE, ["k"], U8(3) + VALUES), "storage k has 3 elements, its pickle says 2"),

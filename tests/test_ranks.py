@@ -50,6 +50,12 @@ def test_twelve_ranks_and_back(lab):
     assert "--set n_rank=" in r.err
 
 
+def test_ranks_come_in_the_order_of_their_numbers(lab):
+    for k in range(12):
+        write(lab / f"n.{k}.safetensors", part(k))
+    assert names(lab / "n.{rank}.safetensors") == [f"{k}/{n}" for k in range(12) for n in part(k)]
+
+
 def test_pickles(lab):
     for k in range(3):
         state = {n: torch.from_numpy(x) for n, x in part(k).items()}

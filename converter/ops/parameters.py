@@ -30,7 +30,7 @@ def open_sizes(value: Any) -> frozenset[str]:
 def inline(value: Any) -> str:
     """Write plain data as one line of YAML."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {inline(v)}" for k, v in value.items()) + "}" if value else "{}"
+        return "{" + ", ".join(f"{k}: {inline(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(inline(v) for v in value) + "]"
     return str(value)

@@ -64,7 +64,7 @@ BREAKS = {
     # Layers and experts are numbers: 10 comes after 9, not after 1.
     "layers in the order of texts": Break("expand", "return range(count)", "return sorted(range(count), key=str)", ORDER),
     "labels in the order of texts": Break("expand", "return index.keys", "return sorted(index.keys, key=str)", ORDER),
-    "ranks in the order of texts": Break("formats/ranks", "found = sorted(_fitting(", "found = sorted(key=str, iterable=_fitting(", f"{RANKS}twelve_ranks"),
+    "ranks in the order of texts": Break("formats/ranks", "found = sorted(_fitting(", "found = list(_fitting(", f"{RANKS}ranks_come_in_the_order"),
     "members of the inner index first": Break("ops/base", "self.items[(o * count + k) * inner + i]", "self.items[(o * inner + i) * count + k]", ORDER),
 }  # fmt: skip
 
