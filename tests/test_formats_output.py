@@ -699,8 +699,10 @@ def test_a_temporary_that_is_replaced_meanwhile_is_left(tmp_path):
 
 def test_a_folder_is_locked_once(tmp_path):
     fd = staging.lock_folder(tmp_path, "out")
+    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(UsageError, match="another conversion"):
         staging.lock_folder(tmp_path, "out")
+    assert len(os.listdir("/proc/self/fd")) == before
     os.close(fd)
     os.close(staging.lock_folder(tmp_path, "out"))
 
@@ -873,10 +875,32 @@ def test_one_file_in_place_of_one_leaves_the_folder_itself(tmp_path):
     assert contents(folder / "model.safetensors") == tensors()
 
 
-@pytest.mark.parametrize("length", [241, 242, 255])
+@pytest.mark.parametrize("length", [241, 242, 243, 246, 255])
 def test_temporaries_of_long_names_have_names_that_may_be(tmp_path, length):
     """A dot before it and `.tmp-convert` behind leave 242 of 255 bytes."""
     name = "é" * 50 + "o" * (length - 100)
     target = check_target(f"{tmp_path}/{name}", directory=True)
     assert len(os.fsencode(target.sibling.name)) <= 255
     assert (name in target.sibling.name) == (length <= 242)
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_file_that_appears_meanwhile_is_replaced_only_by_force(tmp_path, force):
+    path = tmp_path / "a.safetensors"
+    with Output(path, plan(), force=force) as out:
+        path.write_text("of somebody else")
+        if force:
+            out.commit()
+        else:
+            with pytest.raises(FormatError, match="was made by another program in the meantime"):
+                out.commit()
+    assert (path.read_bytes() == b"of somebody else") is not force
+
+
+def test_links_beside_an_old_set_stay_links(tmp_path):
+    folder = tmp_path / "o"
+    old_set(folder, "other count")
+    (tmp_path / "elsewhere").write_text("{}")
+    (folder / "link.json").symlink_to("../elsewhere")
+    write(folder, tensors(), max_shard_size=4, force=True)
+    assert os.readlink(folder / "link.json") == "../elsewhere"

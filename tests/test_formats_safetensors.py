@@ -123,6 +123,7 @@ def test_duplicate_name_with_the_same_range(tmp_path):
         (entry("f32"), "w: unknown dtype 'f32'"),
         (entry(["F32"]), "w: unknown dtype ['F32']"),
         (entry(shape=[3]), "w: F32 of shape [3] needs 12 bytes, data_offsets [0, 4] hold 4"),
+        (entry(shape=[3], offsets=(4, 8)), "w: F32 of shape [3] needs 12 bytes, data_offsets [4, 8] hold 4"),
         (entry(shape=[-1]), "w: shape is [-1]: -1 is not an integer of 0 or more"),
         (entry(shape=[1.0]), "w: shape is [1.0]"),
         (entry(shape=[True]), "w: shape is [true]"),

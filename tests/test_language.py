@@ -1487,3 +1487,11 @@ def test_rules_as_text(lab):
     rules = load_map(read_map(lab.map(m)))
     assert [str(r) for r in rules.rules] == ["a, b -> c", "(nothing) -> f", "g -> (nothing)"]
     assert [str(d) for d in rules.drop[0]] == ["z", "{match: y.*}"]
+
+
+def test_a_name_that_stands_twice_says_what_both_would_become(lab):
+    m = "strip: {from: [m.]}\ndrop: {from: [x]}\nrules: [{from: a, to: b}]"
+    err = lab.fails(m, {"a": arr(1), "m.a": arr(1)}, 1)
+    assert "a: stands in the input twice, as a and as m.a: both would become b\n" in err
+    err = lab.fails(m, {"a": arr(1), "x": arr(1), "m.x": arr(1)}, 1)
+    assert "x: stands in the input twice, as x and as m.x\n" in err

@@ -235,23 +235,27 @@ def test_a_run_between_two_that_are_computed(elements, alone):
 
 
 @pytest.mark.parametrize(
-    ("shape", "across", "kind"),
+    ("shape", "across", "kind", "dtype"),
     [
-        ((4, 32768), False, Gather),  # 1 MiB in all is assembled, whatever its runs
-        ((5, 32768), False, Runs),
-        ((20, 32767), False, Gather),  # runs of less than 128 KiB
-        ((512, 513), True, Tile),
-        ((511, 513), True, Gather),  # runs of less than 2 KiB
-        ((512, 512), True, Gather),  # sources whose rows are no further apart than that
+        ((4, 16384), False, Gather, "F64"),
+        ((5, 16384), False, Runs, "F64"),
+        ((4, 65536), False, Gather, "BF16"),
+        ((5, 65536), False, Runs, "BF16"),
+        ((4, 32768), False, Gather, "F32"),  # 1 MiB in all is assembled, whatever its runs
+        ((5, 32768), False, Runs, "F32"),
+        ((20, 32767), False, Gather, "F32"),  # runs of less than 128 KiB
+        ((512, 513), True, Tile, "F32"),
+        ((511, 513), True, Gather, "F32"),  # runs of less than 2 KiB
+        ((512, 512), True, Gather, "F32"),  # sources whose rows are no further apart than that
     ],
 )
-def test_what_is_assembled_in_memory_and_what_is_written_run_by_run(shape, across, kind):
-    sources = sources_of("F32", *[shape] * 2)
+def test_what_is_assembled_in_memory_and_what_is_written_run_by_run(shape, across, kind, dtype):
+    sources = sources_of(dtype, *[shape] * 2)
     halves = [Virtual.source(k, shape) for k in range(2)]
     halves = [h.transpose((1, 0)) for h in halves] if across else halves
-    found = lower(produces_of("F32", sources, halves[0].concat(halves[1:], 1)))
+    found = lower(produces_of(dtype, sources, halves[0].concat(halves[1:], 1)))
     assert set(kinds(found)) == {kind}
-    assert found.nbytes == 2 * nbytes("F32", shape)
+    assert found.nbytes == 2 * nbytes(dtype, shape)
 
 
 def test_a_copy_goes_on_only_where_both_files_go_on():

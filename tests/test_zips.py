@@ -185,3 +185,8 @@ def test_a_directory_beyond_all_measure(tmp_path, monkeypatch):
     assert list(directory(tmp_path, data)) == list(NAMES)
     monkeypatch.setattr(zips, "MAX_DIRECTORY", size - 1)
     refused(tmp_path, data, f"its directory has {size} bytes, more than the limit of {size - 1}")
+
+
+def test_the_number_of_records_is_that_of_the_directory(tmp_path):
+    lies = dict.fromkeys(("end.here", "end.count", "long.here", "long.count"), 1)
+    refused(tmp_path, archive(**lies), "its end counts 4 records, its directory has 3")

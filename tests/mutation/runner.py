@@ -157,11 +157,15 @@ class Runner:
         self.caches = [o for o in gc.get_objects() if type(o).__name__ == "_lru_cache_wrapper"]
         gc.freeze()
 
+    def inside(self, mutant: Mutant) -> bool:
+        """Tell whether a change is in a function that tests run; what runs on import alone has to be imported anew."""
+        return any((mutant.file, n) in self.record.lines for n in range(mutant.lines[0], mutant.lines[1] + 1))
+
     def tests_of(self, mutant: Mutant) -> list[int]:
         """The tests that run a line of the mutant (for code that runs on import: any line of the file), those of its
         own file of tests and quick ones first, as many as the budget of seconds allows.
         """
-        if mutant.function:
+        if mutant.function and self.inside(mutant):
             keys = [(mutant.file, n) for n in range(mutant.lines[0], mutant.lines[1] + 1)]
         else:
             keys = [k for k in self.record.lines if k[0] == mutant.file]
@@ -199,18 +203,19 @@ class Try:
     def __init__(self, runner: Runner, mutant: Mutant) -> None:
         self.runner, self.mutant = runner, mutant
         self.tests, self.done = runner.tests_of(mutant), 0
+        self.inside = bool(mutant.function) and runner.inside(mutant)
         self.folder = Path(tempfile.mkdtemp(dir=runner.folder))
         self.pipe, self.out = os.pipe()
         self.pid = fork(self._work, self.folder)
         os.close(self.out)
-        self.since = time.monotonic() + (0 if mutant.function else 20)
+        self.since = time.monotonic() + (0 if self.inside else 20)
 
     def _work(self) -> int:
         items = self.runner.items
         gc.disable()
         for cache in self.runner.caches:
             cache.cache_clear()
-        if self.mutant.function:
+        if self.inside:
             if not put_in(self.mutant, self.runner.functions):
                 return NOT_THERE
             return self._try([items[i] for i in self.tests])
