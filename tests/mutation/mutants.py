@@ -113,7 +113,7 @@ class _Finder:
         placed = isinstance(s, ast.Assign) and any(isinstance(t, ast.Attribute | ast.Subscript) for t in s.targets)
         if isinstance(s, DROPPED) or placed or (isinstance(s, ast.Expr) and not is_text):
             self.put(s, "break" if isinstance(s, ast.Continue) else "pass", "dropped")
-        if isinstance(s, ast.Return) and ast.unparse(s) not in ("return", "return None"):
+        if isinstance(s, ast.Return) and ast.unparse(s) not in ("return", "return None", "return False"):
             self.put(s, "return None", "returned")
         if isinstance(s, ast.If | ast.While):
             self.condition(s.test)
