@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 2.0  # of CPU that one input may take
+TRACED = 4  # times as long is let pass while memory is traced, which slows everything down
 HANG = 30  # seconds after which it is ended
 MEMORY = 16 << 20  # bytes that a small input may take ...
 FACTOR = 60  # ... and these for each byte of a larger one
@@ -85,7 +86,7 @@ class Guard:
                 tracemalloc.stop()
         if self._seen:
             raise Find(f"did what no input may do: {'; '.join(dict.fromkeys(self._seen))[:500]}")
-        if took > SECONDS:
+        if took > SECONDS * (TRACED if memory else 1):
             raise Find(f"took {took:.1f} s of CPU")
         if peak > MEMORY + FACTOR * size:
             raise Find(f"took {peak >> 20} MiB for {size} bytes")
