@@ -1495,3 +1495,13 @@ def test_a_name_that_stands_twice_says_what_both_would_become(lab):
     assert "a: stands in the input twice, as a and as m.a: both would become b\n" in err
     err = lab.fails(m, {"a": arr(1), "x": arr(1), "m.x": arr(1)}, 1)
     assert "x: stands in the input twice, as x and as m.x\n" in err
+
+
+def test_a_rename_by_pattern_casts_to_the_dtype_of_the_side_it_writes(lab):
+    m = r"rules: [{match: 'a\.(?P<x>.+)', to: 'b.{x}', dtype: {from: float16, to: float32}}]"
+    lab.both(m, {"a.w": arr(3).astype("<f2")}, {"b.w": arr(3).astype("<f4")})
+
+
+def test_arithmetic_in_a_name_takes_the_label_of_its_side(lab):
+    m = "indices: {i: {0: 5, 1: 7}}\nrules: [{from: 'a.{i+1}', to: 'b.{i+1}', shape: d}]"
+    lab.both(m, {"a.1": arr(2), "a.2": arr(2, start=9)}, {"b.6": arr(2), "b.8": arr(2, start=9)})
