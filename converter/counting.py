@@ -21,9 +21,8 @@ def count_from_names(matcher: Matcher) -> list[Problem]:
     wanted = {i: size for size, names_ in by_size.items() for i in names_}
     for table in matcher.tables.values() if wanted else ():
         columns = [(c, wanted[i]) for c, i in enumerate(table.order) if i in wanted]
-        for key, found in table.names.items() if columns else ():
-            spelled = matcher.spelled(table, found)
-            if spelled is None or spelled in ignored:
+        for key, spelled in matcher.spelled(table) if columns else ():
+            if spelled in ignored:
                 continue
             for c, size in columns:
                 value = key[c]
@@ -66,9 +65,9 @@ def _highest(matcher: Matcher, tables: list[Table], name: str, outer: str, lengt
     counts = [0] * length
     for table in tables:
         row, column = table.order.index(outer), table.order.index(name)
-        for key, found in table.names.items():
-            spelled, at = matcher.spelled(table, found), int(key[row])
-            if spelled is not None and spelled not in matcher.pattern_drops and at < length:
+        for key, spelled in matcher.spelled(table):
+            at = int(key[row])
+            if spelled not in matcher.pattern_drops and at < length:
                 counts[at] = max(counts[at], int(key[column]) + 1)
     return counts
 

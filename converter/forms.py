@@ -36,7 +36,7 @@ class Form:
                 if n not in indices:
                     raise KeyError(n)
             linear(hole, dim)
-        self._cache: dict[tuple[int, str], tuple[tuple[str, Label], ...] | None] = {}
+        self._cache: list[dict[str, tuple[tuple[str, Label], ...] | None]] = [{} for _ in template.holes]
         self._readings: dict[int, Reading | None] = {}
         self._labels: dict[int, dict[str, Label]] = {
             i: self._spelled(h) for i, h in enumerate(template.holes) if self._is_labelled(h)
@@ -89,10 +89,12 @@ class Form:
             return None
         values: IndexValues = {}
         for i, text in enumerate(m.groups()):
-            key = (i, text)
-            found = self._cache[key] if key in self._cache else self._cached(i, text)
+            cache = self._cache[i]
+            found = cache.get(text)
             if found is None:
-                return None
+                found = cache[text] if text in cache else self._cached(i, text)
+                if found is None:
+                    return None
             for k, v in found:
                 if values.setdefault(k, v) != v:
                     return None
@@ -104,8 +106,8 @@ class Form:
 
     def _cached(self, i: int, text: str) -> tuple[tuple[str, Label], ...] | None:
         found = self._decode(i, text)
-        self._cache[i, text] = None if found is None else tuple(found.items())
-        return self._cache[i, text]
+        cached = self._cache[i][text] = None if found is None else tuple(found.items())
+        return cached
 
     def _decode(self, i: int, text: str) -> IndexValues | None:
         hole, dim = self._holes[i]

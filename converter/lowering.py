@@ -117,8 +117,12 @@ class Lowering:
     def sources(self, names: Names) -> tuple[FileSource, ...]:
         """Where the bytes of some tensors are."""
         tensors = self.header.tensors
-        entries = [tensors[n] for group in names for n in group]
-        return tuple([FileSource(e.file, e.start, e.dtype, e.shape, e.strides) for e in entries])
+        out = []
+        for group in names:
+            for name in group:
+                _, dtype, shape, file, start, _, strides = tensors[name]
+                out.append(FileSource(file, start, dtype, shape, strides))
+        return tuple(out)
 
     @many_objects()
     def produces(self, plan: Plan, place: Place) -> list[Produce]:
@@ -135,7 +139,9 @@ class Lowering:
                 lowered = self.recipe(step.recipe, read)
                 sources = lowered.sources(read)
                 for group, values in zip(step.targets, lowered.outputs):
-                    out += [Produce(n, *place[n], dtypes[n], v, sources) for n, v in zip(group, values)]
+                    for name, value in zip(group, values):
+                        file, offset = place[name]
+                        out.append(Produce(name, file, offset, dtypes[name], value, sources))
         return out
 
     @many_objects()

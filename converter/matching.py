@@ -6,7 +6,7 @@ be its own. The tables here only say what looks like what; who claims a name is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,11 +140,13 @@ class Matcher:
         """Whether a spelling is the one that this file uses, where a group prefix has several."""
         return all(self.chosen.get(g, 0) == c for g, c in term.spellings[spelling].choices)
 
-    def spelled(self, table: Table, found: dict[int, str]) -> str | None:
-        """The first of the names found for a term that is spelled as this file spells it."""
+    def spelled(self, table: Table) -> Iterable[tuple[Key, str]]:
+        """The names of a table with their index values: the first that is spelled as this file spells it of each."""
         if table.plain:
-            return next(iter(found.values()))
-        return next((n for s, n in sorted(found.items()) if self.active(table.term, s)), None)
+            return [(key, name) for key, found in table.names.items() for name in found.values()]
+        active = [s for s in range(len(table.term.spellings)) if self.active(table.term, s)]
+        first = {key: next((found[s] for s in active if s in found), None) for key, found in table.names.items()}
+        return [(key, name) for key, name in first.items() if name is not None]
 
     def name_at(self, rule: Rule, k: int, key: Key) -> tuple[str, ...]:
         """The input names that a term has at some index values: none, one, or several spellings at once."""

@@ -201,15 +201,12 @@ def _copy(produce: Produce, block: Block, size: int) -> Copy:
 def _add(items: list[Move], copy: Copy) -> None:
     """Append a copy, or lengthen the last one if this continues it in both files."""
     last = items[-1] if items else None
-    if (
-        isinstance(last, Copy)
-        and last.src_offset + last.nbytes == copy.src_offset
-        and last.dst_offset + last.nbytes == copy.dst_offset
-        and (last.src_file, last.dst_file) == (copy.src_file, copy.dst_file)
-    ):
-        items[-1] = Copy(last.src_file, last.src_offset, last.dst_file, last.dst_offset, last.nbytes + copy.nbytes)
-    else:
-        items.append(copy)
+    if isinstance(last, Copy):
+        src_file, src, dst_file, dst, nbytes = last
+        if copy[:4] == (src_file, src + nbytes, dst_file, dst + nbytes):
+            items[-1] = Copy(src_file, src, dst_file, dst, nbytes + copy.nbytes)
+            return
+    items.append(copy)
 
 
 def _single(produce: Produce, block: Block, size: int, run_bytes: int, double: bool) -> Move:

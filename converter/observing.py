@@ -47,9 +47,9 @@ class Observer:
             for c, i in enumerate(table.order)
             if (n := counts.get(i)) is not None and self.rules.indices[i].size is not None
         ]
-        for key, found in table.names.items():
-            name = self.matcher.spelled(table, found)
-            if name is None or name in self.matcher.pattern_drops or any(int(key[c]) >= n for c, n in limits):
+        dropped = self.matcher.pattern_drops
+        for key, name in self.matcher.spelled(table):
+            if name in dropped or any(int(key[c]) >= n for c, n in limits):
                 continue
             short = tuple([key[c] for c in columns])
             if short not in cache:

@@ -61,12 +61,15 @@ class Recipes:
         """Give the recipe of a complete instance; None where something does not fit, which is then a problem."""
         if len(instance.sources) == 1 and len(instance.sources[0]) == 1 and not instance.members:
             entry = self.inputs.entry(instance.sources[0][0])
-            local = local_sizes(instance.rule, instance.values, [(0, entry.shape)])
-            simple = (instance.rule.number, entry.dtype, entry.shape, local.values(self.facts.numbers))
-            if simple not in self._simple:
-                fits = self.shaping.problem(instance.rule.source[0], entry, local) is None
-                self._simple[simple] = self._any(instance) if fits else None
-            return self._simple[simple] or self._any(instance)
+            rule = instance.rule
+            local = local_sizes(rule, instance.values, [(0, entry.shape)])
+            sizes = local.values(self.facts.numbers) if rule.local else None
+            simple = (rule.number, entry.dtype, entry.shape, sizes)
+            found = self._simple.get(simple)
+            if found is None and simple not in self._simple:
+                fits = self.shaping.problem(rule.source[0], entry, local) is None
+                found = self._simple[simple] = self._any(instance) if fits else None
+            return found or self._any(instance)
         return self._any(instance)
 
     def _any(self, instance: Instance) -> Recipe | None:
@@ -193,13 +196,8 @@ class Recipes:
         recipe = self.recipe(instance)
         if recipe is None:
             return None
-        return Step(
-            "move",
-            instance.rule.origin,
-            recipe,
-            self.file_names(instance.sources),
-            self.ordered_targets(instance, recipe),
-        )
+        sources, targets = self.file_names(instance.sources), self.ordered_targets(instance, recipe)
+        return Step("move", instance.rule.origin, recipe, sources, targets)
 
     def file_names(self, groups: list[list[str]]) -> tuple[tuple[str, ...], ...]:
         """Names as the files have them."""
@@ -210,6 +208,8 @@ class Recipes:
         """Target names in the order in which the chain gives the members (its bound indices may come in another
         order).
         """
+        if not instance.members:
+            return tuple(map(tuple, instance.targets))
         out = []
         for term, operand, group in zip(instance.rule.target, recipe.outputs, instance.targets):
             order = [i for i, _ in operand.bound] if term.bound else []

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from converter.errors import MismatchError, Problem
 from converter.folding import fold, natural_key, visible
 from converter.formats.text import many_objects
 from converter.lowering import Lowering, pairs
 from converter.names import skeleton
-from converter.steps import Plan
+from converter.steps import Plan, plain
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A source that became (part of) a destination: ops as the map writes them, dtype and shape of the destination."""
 
     source: str
@@ -26,8 +25,7 @@ class Loaded:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Cast:
+class Cast(NamedTuple):
     """A tensor that changed its dtype, with the counts of values that the new one could not keep."""
 
     name: str
@@ -103,13 +101,8 @@ class Report:
 
     def to_json(self) -> str:
         """Write the report as JSON."""
-        doc = {
-            **asdict(self),
-            "problems": [str(p) for p in self.problems],
-            "checksum": self.checksum,
-            "summary": self.summary(),
-        }
-        doc["assumed"], doc["stripped"] = [list(x) for x in self.assumed], [list(x) for x in self.stripped]
+        doc = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        doc |= {"problems": [str(p) for p in self.problems], "checksum": self.checksum, "summary": self.summary()}
         return json.dumps(doc, ensure_ascii=False, indent=1)
 
     def summary(self) -> str:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from converter.errors import Origin, Problem, UsageError
 from converter.flow import Chain
@@ -52,8 +52,7 @@ class Constant:
 Names = tuple[tuple[str, ...], ...]  # per term, in row-major order over its bound indices
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One thing to do. ``kind`` says which:
 
     - ``move``: sources go through the recipe into targets;
@@ -189,10 +188,10 @@ def plain(value: Any) -> Any:
         return value.yaml()
     if isinstance(value, Origin):
         return str(value)
-    if isinstance(value, TensorSpec):
-        return {"name": value.name, "dtype": value.dtype, "shape": list(value.shape)}
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: plain(field) for name, field in zip(value._fields, value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
