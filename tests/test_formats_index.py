@@ -203,11 +203,14 @@ def test_a_file_beside_an_index_that_is_not_its_shard(tmp_path):
 
 
 def test_folders(tmp_path):
-    assert "found nothing" in refusal(tmp_path)
+    assert refusal(tmp_path).endswith("; found nothing")
     (tmp_path / "config.json").write_text("{}")
     text = refusal(tmp_path)
     assert "looked for *.safetensors.index.json, *.safetensors" in text
     assert "found config.json" in text
+    for k in range(8):
+        (tmp_path / f"{k}.txt").touch()
+    assert refusal(tmp_path).endswith("found 0.txt, 1.txt, 2.txt, 3.txt, 4.txt, 5.txt, 6.txt, 7.txt, ... and 1 more")
     shard(tmp_path / "x.safetensors", w=1)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     assert contents(tmp_path) == {"w": one(1)}

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -904,3 +905,50 @@ def test_links_beside_an_old_set_stay_links(tmp_path):
     (folder / "link.json").symlink_to("../elsewhere")
     write(folder, tensors(), max_shard_size=4, force=True)
     assert os.readlink(folder / "link.json") == "../elsewhere"
+
+
+def test_the_size_of_a_layout_counts_headers_and_the_index(tmp_path):
+    write(tmp_path / "o", tensors(), max_shard_size=4)
+    assert plan(limit=4).size == sum(p.stat().st_size for p in (tmp_path / "o").iterdir())
+    assert plan(limit=4).size > sum(f.size for f in plan(limit=4).files)
+
+
+def test_a_refused_output_is_a_problem_of_its_own_kind(tmp_path):
+    with pytest.raises(UsageError) as e:
+        check_target(str(tmp_path / "o.bin"), False, False)
+    assert [p.kind for p in e.value.problems] == ["output"]
+
+
+def test_no_file_stays_open(tmp_path):
+    def numbers():
+        return sorted(os.listdir("/proc/self/fd"))
+
+    before = numbers()
+    write(tmp_path / "o", tensors(), max_shard_size=4)
+    with suppress(ZeroDivisionError), Output(tmp_path / "p.safetensors", plan()):
+        raise ZeroDivisionError
+    assert numbers() == before
+
+
+def test_a_temporary_that_cannot_be_opened_is_told_as_that(tmp_path, monkeypatch):
+    def full(*args, **options):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        staging._open_left(tmp_path, True, "o")
+    with pytest.raises(OSError, match="Too many open files"):
+        staging._make(tmp_path / "new", True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_recovery_takes_new_files_away_and_puts_old_ones_back(tmp_path):
+    target, left = tmp_path / "o", tmp_path / "o" / "left"
+    (left / swap._OLD).mkdir(parents=True)
+    for name in ("a", "b", "other"):
+        (target / name).write_text("new")
+    journal = {name: (target / name).lstat().st_ino for name in ("a", "b")}
+    (left / swap._JOURNAL).write_text(json.dumps(journal))
+    (left / swap._OLD / "a").write_text("old")
+    swap.recover(left, target)
+    assert {p.name: p.read_text() for p in target.iterdir() if p.is_file()} == {"a": "old", "other": "new"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from converter.errors import FormatError, UsageError
 from converter.formats import Output, layout, open_checkpoint, read_header
+from converter.formats.base import read_exactly
 from converter.spec import DTYPES, TensorSpec, nbytes
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -472,3 +473,18 @@ def test_a_decoded_file_is_read_whole_and_never_written(tmp_path):
             decoded.read(buffer, 4)
         with pytest.raises(NotImplementedError):
             decoded.write(buffer, 0)
+
+
+@pytest.mark.parametrize("offsets", [[0.0, 4], [0, 4.0], [False, 4], [0, True], ["0", 4], [0, None]])
+def test_offsets_are_integers_both(tmp_path, offsets):
+    path = raw(tmp_path / "x.safetensors", {"a": {"dtype": "U8", "shape": [4], "data_offsets": offsets}}, b"1234")
+    with pytest.raises(FormatError, match="not two integers"):
+        read_header(str(path))
+
+
+def test_reading_past_the_end_is_an_error_not_a_wait(tmp_path):
+    (tmp_path / "x").write_bytes(b"123")
+    with open(tmp_path / "x", "rb") as file:
+        assert read_exactly("x", file.fileno(), 2, 1) == b"23"
+        with pytest.raises(FormatError, match="x: was cut short while it was being read"):
+            read_exactly("x", file.fileno(), 3, 1)

@@ -99,3 +99,9 @@ def test_words_that_only_python_takes_for_numbers():
     assert [repr(found[k]) for k in "abcde"] == ["NaN", "-0", "-Infinity", "-0.5", "-1"]
     assert [type(found[k]) for k in "abcde"] == [Odd, Odd, Odd, float, int]
     assert parse_object(b'{"\\ud83d\\ude00": 1} \n') == {"\U0001f600": 1}
+
+
+def test_texts_and_odd_words_within_a_value_have_room_for_forty_characters():
+    assert brief(["x" * 38]) == repr(["x" * 38])
+    assert brief(["x" * 39]) != repr(["x" * 39])
+    assert brief(Odd("1" * 40)) == "1" * 40

@@ -103,7 +103,7 @@ def plain_plan(rules: Ruleset, header: Header) -> Plan:
     plan = make_plan(rules, header, Settings(set={k: v for k, v in rules.example.items() if k in rules.params}))
     assert not plan.problems
     sizes = tuple((n, v, "") for n, v, _ in plan.sizes)
-    return replace(plan, steps=tuple(replace(s, origin=None) for s in plan.steps), sizes=sizes, map_file="")
+    return replace(plan, steps=tuple(s._replace(origin=None) for s in plan.steps), sizes=sizes, map_file="")
 
 
 class Cutter:

@@ -1505,3 +1505,10 @@ def test_a_rename_by_pattern_casts_to_the_dtype_of_the_side_it_writes(lab):
 def test_arithmetic_in_a_name_takes_the_label_of_its_side(lab):
     m = "indices: {i: {0: 5, 1: 7}}\nrules: [{from: 'a.{i+1}', to: 'b.{i+1}', shape: d}]"
     lab.both(m, {"a.1": arr(2), "a.2": arr(2, start=9)}, {"b.6": arr(2), "b.8": arr(2, start=9)})
+
+
+def test_every_step_is_looked_at_for_outputs_that_63_bits_cannot_count(lab):
+    """Steps that share a recipe are looked at once, and those after them still are."""
+    m = f"rules: [{{from: 'a.{{i}}', to: 'b.{{i}}', shape: n}}, {{to: y, fill: zeros, dtype: float64, shape: '0 {2**60}'}}]"
+    head = "indices: {i: count}\n"
+    lab.fails(head + m, {"a.0": arr(1), "a.1": arr(1)}, 1, "y: would be F64")

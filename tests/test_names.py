@@ -15,7 +15,7 @@ import converter
 from converter.errors import MismatchError
 from converter.expressions import parse
 from converter.forms import Form, ambiguity
-from converter.names import Index, TemplateError, parse_template, skeleton
+from converter.names import Index, Strip, TemplateError, parse_template, skeleton
 from converter.regexes import MAX_RENAMED, Regex, check_length, check_regex, compile_pattern, invert_regex
 
 laws = settings(max_examples=120, deadline=None)
@@ -604,3 +604,15 @@ def test_the_index_whose_count_is_not_known_is_read_last():
     indices["k"] = Index("k", None, keys, keys)
     form = Form(parse_template("{100*k+j}"), indices, 0, {}, {"j": None})
     assert form.match("7") == {"k": 0, "j": 7}
+
+
+def test_strip_leaves_a_name_that_is_nothing_else():
+    assert Strip("model.").off("model.w") == "w"
+    assert Strip("model.").off("model.") == "model."
+
+
+def test_a_group_that_is_not_there_adds_nothing_to_the_length():
+    rename = Regex("(?P<a>a)?b", "x" * (MAX_RENAMED - 3) + "{a}")
+    assert rename.rename("b") == "x" * (MAX_RENAMED - 3)
+    with pytest.raises(MismatchError, match="makes a name of more than"):
+        rename.rename("ab")

@@ -29,6 +29,8 @@ from converter.flow import joint
 from converter.operands import place_of
 from converter.ops import OPS, Op, OpContext, OpError, parse_op
 from converter.ops.base import DataCheck, Family, Value
+from converter.ops.rearrange import parse_side
+from converter.ops.results import Result
 from converter.ops.same import Same
 from converter.ops.trim import Trim
 from converter.schema import op_schemas
@@ -833,3 +835,27 @@ def test_members_along_an_index_without_values():
     empty = Family((("i", 0), ("j", 2)), ())
     assert empty.along("i") == ((("j", 2),), [])
     assert empty.along("j") == ((("i", 0),), [])
+
+
+def test_a_number_that_is_not_known_is_named():
+    op = parse_op({"multiply": "a * b"}, SYMBOLS)
+    assert op.bind({"a": 2}) is op
+    assert op.bind({"a": 2, "b": 3}).value() == 6
+    with pytest.raises(OpError, match=r"multiply: .*a"):
+        op.value()
+
+
+def test_blocks_of_an_unknown_size_are_named():
+    op = parse_op({"dequantize": {"block": ["a", 2]}}, SYMBOLS)
+    with pytest.raises(OpError, match="the size of the block a by 2 is not known"):
+        op.numbers()
+
+
+def test_a_scale_that_stays_keeps_its_own_dtype():
+    op = parse_op({"quantize": {"block": [2, 2]}}, NUMBERS)
+    weight, scale = Result(frozenset({0}), "BF16", "none"), Result(frozenset({1}), "", "any")
+    assert [(r.leaves, r.dtype) for r in op.results((weight, scale))] == [({0, 1}, "F8_E4M3"), ({1}, "")]
+
+
+def test_an_axis_of_one_in_a_pattern_is_none():
+    assert parse_side("a (b 1) 1 (1) (1 c d)") == (("a",), ("b",), (), (), ("c", "d"))

@@ -633,3 +633,28 @@ def test_bytes_of_big_endian_files_stand_as_they_are(lab):
     lab.gives(path, {k: v.numpy() for k, v in values.items()})
     with open_checkpoint(path) as c:
         assert [f.decode for f in c.header.files] == [""]
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_tensors_come_in_the_order_of_their_bytes(lab, new):
+    big = tensor(3, 4)
+    path = lab.saved({"last": big[2], "first": big[0], "middle": big[1]}, _use_new_zipfile_serialization=new)
+    with open_checkpoint(path) as checkpoint:
+        assert list(checkpoint.header.tensors) == ["first", "middle", "last"]
+
+
+def test_a_class_is_a_whole_module_only_with_parameters_and_modules(lab):
+    for text, whole in ((b"_modules", False), (b"_parameters", False), (b"_parameters_modules", True)):
+        lab.source.with_suffix(".pt").write_bytes(
+            b"\x80\x02cmodels\nNet\nX" + len(text).to_bytes(4, "little") + text + b"\x85R."
+        )
+        r = lab.run("--map", lab.map(KEEP), lab.source.with_suffix(".pt"), lab.output)
+        assert ("holds a whole module" in r.err) is whole, r.err
+        assert ("which is no tensor" in r.err) is not whole, r.err
+
+
+def test_an_empty_zip_holds_no_pickle(lab):
+    path = lab / "in.pt"
+    zipfile.ZipFile(path, "w").close()
+    r = lab.run("--map", lab.map(KEEP), path, lab.output)
+    assert (r.code, r.err.count("it does not end with its directory")) == (3, 0)

@@ -179,3 +179,10 @@ def test_a_folder_of_a_number_without_the_file_does_not_count(lab):
     write(lab / "p.0" / "w.safetensors", part(0))
     (lab / "p.1").mkdir()
     assert {n.split("/")[0] for n in names(lab / "p.{k}" / "w.safetensors")} == {"0"}
+
+
+def test_what_is_no_tensor_is_told_with_its_number(lab):
+    for k in range(2):
+        torch.save({"w": torch.ones(2), "step": 7}, lab / f"part.{k}.pt")
+    with open_checkpoint(str(lab / "part.{k}.pt")) as checkpoint:
+        assert sorted(checkpoint.header.others) == ["0/step", "1/step"]
