@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
+from functools import cache
 from typing import Any, TypeVar
 
 from converter.errors import MapError, Problem
@@ -28,7 +29,7 @@ def read_document(cls: type[T], node: Node) -> T:
     """Read a mapping into a document class; raises MapError for unknown, missing or misread keys, with their line."""
     if not isinstance(node.value, dict):
         raise node.error(f"expected a mapping, found {kind_of(node)}")
-    known = keys_of(cls)
+    known = keys_of(cls)  # type: ignore[arg-type]  # a class is hashable
     problems = unknown_keys(cls, node)
     values: dict[str, Any] = {}
     for word, f in known.items():
@@ -45,7 +46,8 @@ def read_document(cls: type[T], node: Node) -> T:
     return make(node=node, **values)
 
 
-def keys_of(cls: type) -> dict[str, Any]:
+@cache
+def keys_of(cls: type) -> Mapping[str, Any]:
     """Give the fields of a document class by their YAML words."""
     return {f.metadata["yaml"]: f for f in fields(cls) if "yaml" in f.metadata}
 
