@@ -80,6 +80,8 @@ def execute(
     except OSError as error:  # from a caller's read_fd or write_fd
         said = (error.strerror or str(error)).lower()
         raise FormatError(Problem(f"cannot be read or written: {said}", "io", output)) from error
+    finally:
+        files.close()
     outcome = _outcome(written, crew, compares)
     problems = [
         Problem(f"{c.overflow} finite values do not fit its dtype", "overflow", tensor)

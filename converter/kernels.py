@@ -13,12 +13,14 @@ from converter.spec import DTYPES
 
 Buffer = np.ndarray[Any, np.dtype[Any]]
 
-STRIP = 64  # elements of the destination that are written together: whole cache lines
-STRIP_BYTES = 4096  # of the source that are read together
+# What goes through the scratch at a time: elements that are neighbours in the destination, bytes that are so in the
+# source. Both runs are long enough for the caches to look ahead, and all of it fits the second level of most machines.
+PIECE, BYTES_PIECE = (384, 768), (768, 384)  # the latter for elements of one byte
+MANY = 64  # elements beyond which a copy for each entry of a short innermost axis is worth its calls
 FEW_BYTES = 16  # of an innermost axis for which a loop in C costs more than it does
 NEAR = 128  # cache lines that surely stay in the cache until all of each is used
 PLAIN_BYTES = 128 << 10  # numpy's own order is as good for what fits in the second-level cache
-SCRATCH_BYTES = STRIP * STRIP_BYTES * 5 // 4  # what rearrange takes, at most
+SCRATCH_BYTES = PIECE[0] * PIECE[1] * 5 // 4  # what rearrange takes, at most
 
 
 @cache
@@ -80,7 +82,7 @@ def _rearrange(dst: Buffer, src: Buffer) -> None:
             piece = (slice(None),) * longest + (slice(at, at + step),)
             _rearrange(dst[piece], src[piece])
         return
-    if few and src.ndim > 1 and src.size > src.shape[-1] * STRIP:
+    if few and src.ndim > 1 and src.size > src.shape[-1] * MANY:
         for k in range(src.shape[-1]):
             dst[..., k] = src[..., k]
         return
@@ -98,8 +100,9 @@ def _in_pieces(dst: Buffer, src: Buffer, row: int) -> None:
     Its rows do not fall on the same cache sets, as rows do whose length is a power of two, a usual size of weights.
     """
     extents = [1] * src.ndim
-    room = STRIP * STRIP_BYTES // src.itemsize
-    limits = {src.ndim - 1: STRIP, row: STRIP_BYTES // src.itemsize}
+    elements, length = BYTES_PIECE if src.itemsize == 1 else PIECE
+    room = elements * length // src.itemsize
+    limits = {src.ndim - 1: elements, row: length // src.itemsize}
     for axis in (src.ndim - 1, row, *(a for a in range(src.ndim - 2, -1, -1) if a != row)):
         extents[axis] = max(1, min(src.shape[axis], room, limits.get(axis, room)))
         room //= extents[axis]

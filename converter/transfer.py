@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -143,6 +144,12 @@ class Files:
         self.read_fd, self.write_fd, self.name, self.output = read_fd, write_fd, name, output
         self._writeback = Writeback(forget)
         self._methods: dict[tuple[int, int], int] = {}
+        # The system lets one thread at a time write to a file. Here the others wait asleep, there they would be awake.
+        self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+
+    def close(self) -> None:
+        """Send nothing more on its way to the disk."""
+        self._writeback.close()
 
     def read(self, file: int, buffer: memoryview, offset: int) -> None:
         """Fill a buffer from an input file; raises FormatError if it ends before."""
@@ -164,7 +171,8 @@ class Files:
         end = self.write_fd(file)
         try:
             if isinstance(end, int):
-                _write(end, buffer, offset)
+                with self._turns[file]:
+                    _write(end, buffer, offset)
             else:
                 end.write(buffer, offset)
         except OSError as error:
@@ -190,9 +198,10 @@ class Files:
                 at += step
             return
         try:
-            for start in starts:
-                _write(end, buffer[at : at + step], start)
-                at += step
+            with self._turns[file]:
+                for start in starts:
+                    _write(end, buffer[at : at + step], start)
+                    at += step
         except OSError as error:
             raise self._failed("written", self.output, error) from error
         self._writeback.wrote(end, starts[0], starts[-1] + step, len(buffer))

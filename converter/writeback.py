@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from queue import Full, Queue
 from typing import Any
 
 WINDOW = 8 << 20  # written bytes that are sent on their way to the disk together
@@ -32,7 +33,8 @@ class Writeback:
     """Sends what has been written on its way to the disk early, so that the sync at the end has little left to do.
 
     With ``forget``, what has arrived is dropped from the page cache, for an output that would fill it. All of this is
-    advice: nothing fails here, and where the system lacks the call, nothing happens. Safe to use from several threads.
+    advice: nothing fails here, and where the system lacks the call, nothing happens. Safe to use from several threads;
+    a thread of its own does the sending, which waits for the disk when that has enough to do. :meth:`close` ends it.
     """
 
     def __init__(self, forget: bool = False) -> None:
@@ -40,13 +42,14 @@ class Writeback:
         self._call = _sync_file_range()
         self._lock = threading.Lock()
         self._fresh: dict[int, tuple[int, int, int]] = {}  # by descriptor: bytes written, and the range that has them
-        self._sent: deque[tuple[int, int, int]] = deque()  # descriptor, start, bytes
+        self._due: Queue[tuple[int, int, int] | None] = Queue(BEHIND)  # descriptor, start, stop
+        self._started = self._ended = False
+        self._done = threading.Event()
 
     def wrote(self, fd: int, start: int, stop: int, nbytes: int) -> None:
         """Note a range of which ``nbytes`` have been written, and send what is whole and fills a window."""
         if self._call is None:
             return
-        late = None
         with self._lock:
             held, low, high = self._fresh.get(fd, (0, start, stop))
             held, low, high = held + nbytes, min(low, start), max(high, stop)
@@ -54,12 +57,44 @@ class Writeback:
                 self._fresh[fd] = held, low, high
                 return
             self._fresh.pop(fd, None)
-            if self._forget:
-                self._sent.append((fd, low, high - low))
-                late = self._sent.popleft() if len(self._sent) > BEHIND else None
-        self._call(fd, low, high - low, _START)
-        if late is not None:
-            fd, low, nbytes = late
-            self._call(fd, low, nbytes, _START | _WAIT)
-            with suppress(OSError):
-                os.posix_fadvise(fd, low, nbytes, os.POSIX_FADV_DONTNEED)
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._send, daemon=True).start()
+        self._due.put((fd, low, high))
+
+    def close(self) -> None:
+        """Send no more; the descriptors may be closed then."""
+        if self._started:
+            self._ended = True
+            with suppress(Full):
+                self._due.put_nowait(None)
+            self._done.wait()
+
+    def _send(self) -> None:
+        sent: deque[tuple[int, int, int]] = deque()
+        for fd, low, nbytes in self._windows():
+            self._advise(fd, low, nbytes, _START)
+            sent.append((fd, low, nbytes))
+            if len(sent) > BEHIND:
+                self._drop(*sent.popleft())
+        self._done.set()
+
+    def _windows(self) -> Iterator[tuple[int, int, int]]:
+        """Part what is due, until the end."""
+        while not self._ended and (due := self._due.get()) is not None:
+            fd, start, stop = due
+            for low in range(start, stop, WINDOW):
+                if self._ended:
+                    return
+                yield fd, low, min(WINDOW, stop - low)
+
+    def _advise(self, fd: int, low: int, nbytes: int, what: int) -> None:
+        assert self._call is not None
+        self._call(fd, low, nbytes, what)
+
+    def _drop(self, fd: int, low: int, nbytes: int) -> None:
+        if not self._forget:
+            return
+        self._advise(fd, low, nbytes, _START | _WAIT)
+        with suppress(OSError):
+            os.posix_fadvise(fd, low, nbytes, os.POSIX_FADV_DONTNEED)

@@ -211,8 +211,8 @@ def test_rearrange_is_numpy_assignment(shape, data):
     dst = np.zeros((*src.shape[:-1], src.shape[-1] * step), word)[..., ::step]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "PLAIN_BYTES", 0)
-        patch.setattr(kernels, "STRIP", 3)
-        patch.setattr(kernels, "STRIP_BYTES", 16)
+        patch.setattr(kernels, "PIECE", (3, 16))
+        patch.setattr(kernels, "BYTES_PIECE", (4, 8))
         rearrange(dst, src)
     assert np.array_equal(dst, src)
 
