@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from converter.document import MapDoc, ParamDoc
@@ -11,6 +12,7 @@ from converter.facts import Facts
 from converter.fields import keys_of, unknown_keys
 from converter.including import Source
 from converter.inputs import read_inputs
+from converter.learning import check_sizes
 from converter.mapfile import is_fragment, load_map, read_includes, read_source
 from converter.matching import Matcher
 from converter.rules import Rule, Ruleset
@@ -27,7 +29,7 @@ def example_values(node: Node, given: Mapping[str, Any]) -> Callable[[Mapping[st
 
     def values(params: Mapping[str, ParamDoc]) -> Mapping[str, Any]:
         facts = Facts(params, {})
-        facts.add_settings(Settings(set={**sizes, **given}))
+        facts.add_settings(Settings(set=given, example=sizes))
         facts.settle()
         facts.add_defaults(params)
         facts.settle()
@@ -45,7 +47,7 @@ def check_map(name: str) -> list[str]:
     rules = load_map(node, example_values(node, {}))
     check_params(rules)
     check_example(rules, node)
-    check_numbering(rules)
+    check_numbering(rules, node)
     one_way = rules.one_way()
     inexact = [r for r in rules.rules if not r.chain.exact and not isinstance(r.back, str)]
     kind = "one-way" if one_way else "invertible"
@@ -101,17 +103,21 @@ def check_example(rules: Ruleset, node: Node) -> None:
         raise MapError(problems)
 
 
-def check_numbering(rules: Ruleset) -> None:
-    """Refuse names whose index arithmetic gives one number for two values, where sizes (of the example too) tell."""
+def check_numbering(rules: Ruleset, node: Node) -> None:
+    """Refuse sizes of the example that are no numbers, and names whose arithmetic gives one number for two values."""
     facts = Facts(rules.params, rules.atoms, rules.indices)
     known = rules.names | set(rules.params)
-    facts.add_settings(Settings(set={k: v for k, v in rules.example.items() if k in known}))
+    facts.add_settings(Settings(example={k: v for k, v in rules.example.items() if k in known}))
     facts.settle()
     facts.add_defaults(rules.params)
     facts.settle()
-    from dataclasses import replace
-
     matcher = Matcher(replace(rules, rules=(), drop=((), ())), read_inputs(Header({}), ()), facts)
+    try:
+        matcher.counts()
+        check_sizes(rules, facts)
+    except MismatchError as e:
+        at = node.keys.get("example", node.origin)
+        raise MapError(replace(p, origin=p.origin or at) for p in e.problems) from None
     problems: list[Problem] = []
     for rule in rules.rules:
         for side, term in rule.terms():

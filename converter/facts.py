@@ -89,8 +89,8 @@ class Facts:
     def add_settings(self, settings: Settings) -> None:
         """Add what `--set` and config.json say; raises UsageError for a config value of no use."""
         self._settings = settings
-        for name, value in settings.set.items():
-            self.know(name, value, "from --set")
+        for name, value in settings.given.items():
+            self.know(name, value, "from --set" if name in settings.set else "from the map's example")
         for name, param in self.params.items():
             self._look_up(name, param)
 
@@ -235,7 +235,7 @@ class Facts:
         """
         out: list[Problem] = []
         for name, param in self.params.items():
-            if param.expr is None or name not in self.values or name in self._settings.set:
+            if param.expr is None or name not in self.values or name in self._settings.given:
                 continue
             if self._settings.config is not None and config_value(self._settings.config, param.config) is not None:
                 continue

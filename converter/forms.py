@@ -8,8 +8,21 @@ from itertools import product
 from math import prod
 
 from converter.dims import names, substitute
-from converter.names import MAX_COMBINATIONS, Hole, Index, IndexValues, Label, Template, TemplateError, skeleton
+from converter.names import (
+    MAX_COMBINATIONS,
+    Hole,
+    Index,
+    IndexValues,
+    Label,
+    Numbers,
+    Template,
+    TemplateError,
+    skeleton,
+)
 from converter.readings import Reading, linear, reading
+
+_HOLE = "\0"  # stands for a number
+_RUN = re.compile(f"[0-9{_HOLE}]+")
 
 
 class Form:
@@ -68,6 +81,10 @@ class Form:
 
     def skeletons(self) -> Iterator[str]:
         """List the skeletons of all names of this form."""
+        yield from dict.fromkeys(s for s, _ in self.looks())
+
+    def looks(self) -> Iterator[tuple[str, Numbers]]:
+        """List the skeletons of all names of this form, with the numbers that they all have in the same place."""
         choices: list[list[str]] = []
         for p in self.template.parts:
             index = self._indices.get(p.single or "") if isinstance(p, Hole) else None
@@ -76,9 +93,10 @@ class Form:
             elif index is not None and index.size is None:
                 choices.append([p.render({index.name: v}) for v in index.labels(self.side)])
             else:
-                choices.append(["0"])
-        seen = dict.fromkeys(skeleton("".join(c)) for c in product(*choices))
-        yield from seen
+                choices.append([_HOLE])
+        texts = ["".join(c) for c in product(*choices)]
+        told = _HOLE not in self.template.text
+        yield from dict.fromkeys((skeleton(t.replace(_HOLE, "0")), _numbers(t) if told else ()) for t in texts)
 
     def match(self, name: str) -> IndexValues | None:
         """Read the indices off a name, None when it does not have this form."""
@@ -128,6 +146,11 @@ class Form:
         if i not in self._readings:
             self._readings[i] = reading(*self._holes[i], self._indices, self.side, self._counts)
         return self._readings[i]
+
+
+def _numbers(text: str) -> Numbers:
+    """The numbers of a name whose holes are marked, less those with a hole in them, each with its place."""
+    return tuple((k, n) for k, n in enumerate(_RUN.findall(text)) if _HOLE not in n)
 
 
 def ambiguity(form: Form) -> str | None:

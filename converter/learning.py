@@ -39,13 +39,18 @@ def learn(rules: Ruleset, inputs: Inputs, facts: Facts, settings: Settings) -> M
         facts.settle()
         _settle(observer, facts)
         problems += _count(matcher, observer, facts)
-    for name in sorted({n for r in rules.rules for _, t in r.terms() for d in t.shape or () for n in names(d)}):
-        if name in facts.values and name not in facts.numbers:
-            facts.refuse_size(name)
-    problems += check_counts(matcher, frozenset(settings.set))
+    check_sizes(rules, facts)
+    problems += check_counts(matcher, frozenset(settings.given))
     if problems:
         raise MismatchError(problems)
     return matcher
+
+
+def check_sizes(rules: Ruleset, facts: Facts) -> None:
+    """Refuse what is known of a size in a shape and is no number."""
+    for name in sorted({n for r in rules.rules for _, t in r.terms() for d in t.shape or () for n in names(d)}):
+        if name in facts.values and name not in facts.numbers:
+            facts.refuse_size(name)
 
 
 def _count_early(rules: Ruleset, inputs: Inputs, facts: Facts, in_names: set[str]) -> None:

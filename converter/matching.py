@@ -109,8 +109,8 @@ class Matcher:
 
     def hits(self, form: Form, undecoded: list[str] | None = None) -> Iterator[tuple[IndexValues, str]]:
         """List the input names of a form with their index values; names that no index gives go to ``undecoded``."""
-        for s in form.skeletons():
-            for name in self.inputs.by_skeleton.get(s, ()):
+        for look, numbers in form.looks():
+            for name in self.inputs.with_numbers(look, numbers):
                 values = form.match(name)
                 if values is not None:
                     yield values, name

@@ -18,6 +18,7 @@ from converter.expressions import Expr, ExpressionError, parse
 
 Label = int | str
 IndexValues = dict[str, Label]
+Numbers = tuple[tuple[int, str], ...]  # of a name, as they stand there: which of its numbers, and that number
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _RUN = re.compile(r"[0-9]+")
 MAX_COMBINATIONS = 20_000
@@ -191,6 +192,11 @@ class Strip:
         if self.text not in name:
             return name
         return ".".join(part for part in name.split(".") if part != self.text) or name
+
+
+def numbers_of(name: str) -> list[str]:
+    """The runs of digits of a name."""
+    return _RUN.findall(name)
 
 
 def skeleton(name: str) -> str:

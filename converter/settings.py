@@ -11,7 +11,8 @@ from typing import Any
 class Settings:
     """What the user says beside map and input.
 
-    ``set`` and ``config`` are plain data, ``config_name`` is for messages; ``dtype`` is a safetensors name; ``tied``
+    ``set`` and ``config`` are plain data, ``config_name`` is for messages; ``example`` are sizes that the map itself
+    gives, which stand where nothing is set (a stub, a check); ``dtype`` is a safetensors name; ``tied``
     is `omit`, `copy` or None; ``unmatched`` is `error`, `drop`, `keep` or None (the map's `rest`).
     """
 
@@ -23,6 +24,12 @@ class Settings:
     tied: str | None = None
     unmatched: str | None = None
     allow_overflow: bool = False
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """What is set, or stands for it."""
+        return {**self.example, **self.set}
 
 
 def config_value(config: Mapping[str, Any], keys: Iterable[str]) -> tuple[str, Any] | None:

@@ -17,6 +17,7 @@ from converter.formats import Output, layout, open_checkpoint
 from converter.implied import implied_dtype, implied_shapes
 from converter.inputs import read_inputs
 from converter.invented import invent_values
+from converter.learning import check_sizes
 from converter.locality import shared_sizes
 from converter.matching import Matcher
 from converter.ops.base import Shape
@@ -53,7 +54,7 @@ class Stub:
 def stub_settings(rules: Ruleset, sizes: Mapping[str, Any]) -> Settings:
     """The settings of a stub: the map's example sizes, and what is set instead."""
     known = rules.names | set(rules.params)
-    return Settings(set={**{k: v for k, v in rules.example.items() if k in known}, **sizes})
+    return Settings(set=sizes, example={k: v for k, v in rules.example.items() if k in known})
 
 
 def invent(rules: Ruleset, settings: Settings) -> Stub:
@@ -78,6 +79,7 @@ class _Inventor:
         self.facts.settle()
         self.facts.add_defaults(rules.params)
         self.facts.settle()
+        check_sizes(rules, self.facts)
         self.matcher = Matcher(rules, read_inputs(header, ()), self.facts)
         self.expander = Expander(self.matcher)
         self.specs: list[TensorSpec] = []

@@ -488,3 +488,12 @@ def test_reading_past_the_end_is_an_error_not_a_wait(tmp_path):
         assert read_exactly("x", file.fileno(), 2, 1) == b"23"
         with pytest.raises(FormatError, match="x: was cut short while it was being read"):
             read_exactly("x", file.fileno(), 3, 1)
+
+
+@pytest.mark.parametrize("shape", [[0], [1]])
+@pytest.mark.parametrize("at", [2**63, 10**4000, 10**4299])
+def test_offsets_beyond_63_bits_are_told_in_a_short_line(tmp_path, shape, at):
+    path = raw(tmp_path / "x.safetensors", {"a": entry("U8", shape, (at, at + shape[0]))})
+    text = refusal(path)
+    assert text.endswith(", beyond 63 bits")
+    assert len(text) < 300

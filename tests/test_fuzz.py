@@ -42,6 +42,7 @@ def test_what_was_found_and_what_is_new(kind):
 
 SAYS = {
     "headers/a-tensor-of-nothing-beyond-63-bits": "a: shape [9223372036854775808, 0] is too large: its elements cannot be counted in 63 bits",
+    "headers/an-end-of-seven-hundred-digits": ", beyond 63 bits",
     "headers/dtype-as-an-object": "a: unknown dtype {'F32': null}",
     "headers/entry-as-a-list": "a: its entry is ['F32', [1], [0, 4]], not an object",
     "headers/integer-beyond-float64": "a: unknown field 'x' is a number beyond the range of float64",

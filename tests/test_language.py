@@ -9,6 +9,7 @@ from lab import Lab, arr, metadata, read, same, write
 
 import converter
 from converter.errors import Problem
+from converter.forms import Form
 from converter.mapfile import load_map, read_map
 from converter.verify import folded
 
@@ -623,6 +624,24 @@ def test_a_count_that_is_none_says_where_it_is_from(lab, value, shown):
     lab.fails(m, {"x.0": arr(8)}, 1 if value == "-8" else 2, says, flags=["--set", f"n={value}"])
 
 
+def test_an_example_that_is_no_number_is_a_fault_of_the_map(lab):
+    count = "indices: {i: n}\nexample: {n: 2*d, d: 3}\nrules: [{from: 'x.{i}', to: 'y.{i}', shape: d}]"
+    size = "example: {d: [1]}\nrules: [{from: x, to: y, shape: d}]"
+    for m, says in (
+        (count, ":3: i has '2*d' values, not a number of them (n from the map's example)"),
+        (size, "d is [1] (from the map's example), which is no size (a whole number)"),
+    ):
+        r = lab.run("check", lab.map(m))
+        assert (r.code, says in r.err) == (2, True), r.err
+        assert r.err.startswith("map.yaml:3: ")
+        r = lab.run("stub", "--map", lab.map(m), lab.output)
+        assert (r.code, says in r.err, lab.output.exists()) == (1, True, False), r.err
+    r = lab.run("stub", "--map", lab.map(count), "--set", "n=2", lab.output)
+    assert r.code == 0, r.err
+    r = lab.run("stub", "--map", lab.map(count), "--set", "n=x", lab / "other.safetensors")
+    assert (r.code, "i has 'x' values, not a number of them (n from --set)" in r.err) == (2, True), r.err
+
+
 @pytest.mark.parametrize("value", ['"8"', '"abc"', "8.5", "1e400", "NaN", "[8]"])
 def test_a_config_value_that_is_no_size_ends_in_one_line(lab, value):
     (lab / "c.json").write_text(f'{{"p": {value}}}')
@@ -804,7 +823,7 @@ def test_yaml_traps(lab, old, new, says):
     r = lab.run("--map", lab / "map.yaml", lab.source, lab.output)
     if says or r.code:
         assert r.code == 2
-        assert r.err.startswith("map.yaml:")
+        assert r.err.startswith("map.yaml:3: ")
         assert says in r.err, r.err
 
 
@@ -1512,3 +1531,36 @@ def test_every_step_is_looked_at_for_outputs_that_63_bits_cannot_count(lab):
     m = f"rules: [{{from: 'a.{{i}}', to: 'b.{{i}}', shape: n}}, {{to: y, fill: zeros, dtype: float64, shape: '0 {2**60}'}}]"
     head = "indices: {i: count}\n"
     lab.fails(head + m, {"a.0": arr(1), "a.1": arr(1)}, 1, "y: would be F64")
+
+
+def test_rules_for_one_layer_each_look_at_the_names_of_that_layer(lab, monkeypatch):
+    """As many rules as layers, and as many names of one look, are not held against each other one by one."""
+    tried = []
+    match = Form.match
+    monkeypatch.setattr(Form, "match", lambda form, name: (tried.append(name), match(form, name))[1])
+    n = 300
+    rules = [f"  - {{from: 'h.{k}.e.{{e}}.w', to: 'l.{n - k}.{{e}}', shape: d}}\n" for k in range(n)]
+    rules += [f"  - {{from: 'h.{k}.b', to: 'b.{k}', shape: d}}\n" for k in range(n)]
+    t = {f"h.{k}.e.{e}.w": arr(2, start=7 * k + e) for k in range(n) for e in range(3)}
+    t |= {f"h.{k}.b": arr(2, start=k) for k in range(n)}
+    want = {f"l.{n - k}.{e}": arr(2, start=7 * k + e) for k in range(n) for e in range(3)}
+    lab.both("indices: {e: n_e}\nrules:\n" + "".join(rules), t, want | {f"b.{k}": arr(2, start=k) for k in range(n)})
+    assert len(tried) < 20 * len(t)
+
+
+def test_numbers_that_rules_state_are_told_from_those_that_indices_give(lab):
+    """Literal numbers before, after and beside those of indices, in labels too; padded ones are other numbers."""
+    rules = [
+        *(f"  - {{from: 'a1{{i}}.{k}.w', to: 'p.{{i}}.{k}'}}\n" for k in range(12)),
+        *(f"  - {{from: 'a.{{i}}.{k}.{{q}}', to: 'q.{{i}}.{k}.{{q}}'}}\n" for k in range(12)),
+        "  - {from: 'a.{i}.012.x1', to: 'r.{i}'}\n",
+        "  - {from: 'a#.{i}.3.w', to: 's.{i}'}\n",
+    ]
+    t = {f"a1{i}.{k}.w": arr(1, start=100 * i + k) for i in range(11) for k in range(12)}
+    want = {f"p.{i}.{k}": arr(1, start=100 * i + k) for i in range(11) for k in range(12)}
+    for j, q in enumerate(("x1", "x2")):
+        t |= {f"a.{i}.{k}.{q}": arr(1, start=3000 * j + 50 * i + k) for i in range(11) for k in range(12)}
+        want |= {f"q.{i}.{k}.{j + 7}": arr(1, start=3000 * j + 50 * i + k) for i in range(11) for k in range(12)}
+    t |= {f"a.{i}.012.x1": arr(1, start=i) for i in range(11)} | {f"a#.{i}.3.w": arr(1, start=-i) for i in range(11)}
+    want |= {f"r.{i}": arr(1, start=i) for i in range(11)} | {f"s.{i}": arr(1, start=-i) for i in range(11)}
+    lab.both("indices: {i: n, q: {x1: 7, x2: 8}}\nrules:\n" + "".join(rules), t, want)

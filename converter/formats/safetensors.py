@@ -159,6 +159,8 @@ def _check_entry(name: str, info: object) -> tuple[str, Shape, int, int]:
     start, stop = offsets
     if start < 0 or stop < start:
         raise _Fault(f"data_offsets is {brief(offsets)}, not a range from a start of 0 or more to its end")
+    if stop >= _LIMIT:
+        raise _Fault(f"data_offsets is {brief(offsets)}, beyond 63 bits")
     if total & 7:
         raise _Fault(f"shape {brief(shape)} of {bits}-bit elements does not fill whole bytes")
     if total >> 3 != stop - start:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))  # the checkout, whatever is installed
+sys.dont_write_bytecode = True  # nothing is written that is not the target's own doing
 
 KINDS = {"headers": "Headers", "indexes": "Indexes", "maps": "Maps", "pickles": "Pickles"}
 
