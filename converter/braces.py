@@ -131,7 +131,9 @@ class Braces:
 
 
 def _placed(value: Any, node: Node) -> Node:
-    """A value of an expression as a node of the document."""
+    """A value of an expression as a node of the document; raises MapError."""
     if isinstance(value, list):
         return Node([_placed(v, node) for v in value], node.origin, rendered=True)
+    if isinstance(value, Mapping):
+        raise node.error(f"'{clip(node.value)}' becomes a list with a mapping in it, which has no place in a map")
     return Node(value, node.origin, rendered=True)

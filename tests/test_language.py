@@ -1564,3 +1564,12 @@ def test_numbers_that_rules_state_are_told_from_those_that_indices_give(lab):
     t |= {f"a.{i}.012.x1": arr(1, start=i) for i in range(11)} | {f"a#.{i}.3.w": arr(1, start=-i) for i in range(11)}
     want |= {f"r.{i}": arr(1, start=i) for i in range(11)} | {f"s.{i}": arr(1, start=-i) for i in range(11)}
     lab.both("indices: {i: n, q: {x1: 7, x2: 8}}\nrules:\n" + "".join(rules), t, want)
+
+
+@pytest.mark.parametrize("place", ["example: {d: '%s'}", "indices: {i: '%s'}", "drop: '%s'", "strip: '%s'", ""])
+def test_a_list_of_mappings_has_no_place_in_a_map(lab, place):
+    m = "params: {b: [[{x: 1}]]}\n" + (place % "{{ b }}" if place else "# nothing")
+    r = lab.run("check", lab.map(f"{m}\nrules: [{{from: w, to: v, shape: 2}}]"))
+    assert r.code == (2 if place else 0), r.err
+    said = "map.yaml:4: '{{ b }}' becomes a list with a mapping in it, which has no place in a map"
+    assert r.err.startswith(said if place else ""), r.err
