@@ -14,6 +14,7 @@ from converter.errors import ConvertError, Origin, Problem
 from converter.expand import Expander, Instance
 from converter.matching import Key, Matcher
 from converter.names import Label
+from converter.regexes import Sieve
 from converter.rules import Drop, RegexRule, Rule, Scope
 
 
@@ -40,6 +41,7 @@ class Claims:
         self.rules, self.inputs, self.facts = matcher.rules, matcher.inputs, matcher.facts
         self.ledger = Ledger()
         self.expander = Expander(matcher)
+        self._sieve = Sieve([r.forward.match for r in self.rules.regexes])
         self._of_absent: dict[str, str] = {}  # names of absent optional groups -> a name that should be there too
         self._failed: set[int] = set()  # rules that could not be expanded: their names are not judged
 
@@ -220,7 +222,8 @@ class Claims:
         return f"unexpected: it has the form of '{form}', but no index gives this number"
 
     def _judge_regex(self, name: str, used: set[int]) -> None:
-        hits = [(r, new) for r in self.rules.regexes if (new := r.forward.rename(name)) is not None]
+        tried = (self.rules.regexes[k] for k in self._sieve.of(name))
+        hits = [(r, new) for r in tried if (new := r.forward.rename(name)) is not None]
         used |= {r.number for r, _ in hits}
         if len(hits) > 1:
             text = f"is claimed by two renames, {hits[0][0].origin} and {hits[1][0].origin}"

@@ -18,7 +18,7 @@ from converter.forms import Form, ambiguity
 from converter.inputs import Inputs
 from converter.locality import shared_sizes
 from converter.names import IndexValues, Label, Template, TemplateError
-from converter.regexes import compile_pattern
+from converter.regexes import Sieve, compile_pattern
 from converter.rules import Condition, Drop, LocalSize, Rule, Ruleset, Term
 
 Key = tuple[Label, ...]
@@ -162,12 +162,12 @@ class Matcher:
 
     def _dropped_names(self) -> dict[str, Drop]:
         out: dict[str, Drop] = {}
-        for drop in self.rules.drop[0]:
-            if drop.pattern is not None:
-                pattern = compile_pattern(drop.pattern)
-                for name in self.inputs.entries:
-                    if pattern.fullmatch(name):
-                        out.setdefault(name, drop)
+        drops = [(d, d.pattern, compile_pattern(d.pattern)) for d in self.rules.drop[0] if d.pattern is not None]
+        sieve = Sieve([text for _, text, _ in drops])
+        for name in self.inputs.entries if drops else ():
+            found = next((k for k in sieve.of(name) if drops[k][2].fullmatch(name)), None)
+            if found is not None:
+                out[name] = drops[found][0]
         return out
 
     def named_drops(self) -> dict[str, tuple[Drop, IndexValues]]:

@@ -14,7 +14,7 @@ from converter.inputs import read_inputs
 from converter.learning import learn
 from converter.matching import Matcher
 from converter.recipes import Recipes
-from converter.regexes import Regex
+from converter.regexes import Regex, Sieve
 from converter.rules import Ruleset
 from converter.settings import Settings
 from converter.spec import Header
@@ -104,10 +104,12 @@ class _Planner:
                 for spelling in term.spellings:
                     for _, name in matcher.hits(matcher.form(spelling.template, 1 - rule.side, rule.origin)):
                         self._refuse_kept(name, spelling.template.text, rule.origin, kept)
-        for regex in self.rules.regexes:
-            for name in sorted(kept) if isinstance(regex.back, Regex) else ():
-                if isinstance(regex.back, Regex) and regex.back.rename(name) is not None:
-                    self._refuse_kept(name, regex.back.match, regex.origin, kept)
+        backs = [(r.back, r.origin) for r in self.rules.regexes if isinstance(r.back, Regex)]
+        sieve = Sieve([back.match for back, _ in backs])
+        for name in sorted(kept):
+            for back, origin in (backs[k] for k in sieve.of(name)):
+                if back.rename(name) is not None:
+                    self._refuse_kept(name, back.match, origin, kept)
 
     def _refuse_kept(self, name: str, form: str, origin: Origin, kept: set[str]) -> None:
         if name in kept:

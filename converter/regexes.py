@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +15,7 @@ from converter.names import TemplateError
 
 MAX_PATTERN = 1_000  # characters of a pattern, and of the name that it becomes
 MAX_RENAMED = 100_000  # characters of a name
+FEW_PATTERNS = 4  # are tried one by one
 _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
@@ -40,6 +43,40 @@ class Regex:
             told = f"'{self.match}' makes a name of more than {MAX_RENAMED} characters of it"
             raise MismatchError(Problem(told, "claim", name))
         return _HOLE.sub(lambda h: groups[h[1]] or "", self.to)
+
+
+class Sieve:
+    """Tells which of many patterns may match a whole name, by one pass over it, not by one for each pattern.
+
+    What it leaves out does not match. A set of patterns that takes more memory than RE2 grants it finds nothing; so
+    where it finds nothing, one pattern that is any of them, which RE2 then matches in another way, is asked.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._every = range(len(patterns))
+        self._set: Any = None
+        if len(patterns) < FEW_PATTERNS or any("\\Q" in p for p in patterns):  # which has no end of its own
+            return
+        import re2
+
+        options = re2.Options()
+        options.log_errors, options.never_capture = False, True
+        found = re2.Set.FullMatchSet(options)
+        with suppress(re2.error):
+            for pattern in patterns:
+                found.Add(pattern)
+            found.Compile()
+            self._any = re2.compile("|".join(f"(?:{p})" for p in patterns), options)
+            self._set = found
+
+    def of(self, name: str) -> Sequence[int]:
+        """The numbers of the patterns to try, in rising order."""
+        if self._set is None:
+            return self._every
+        found = self._set.Match(name)
+        if found:
+            return sorted(found)
+        return () if self._any.fullmatch(name) is None else self._every
 
 
 def check_length(*texts: str) -> None:

@@ -4,6 +4,7 @@ Holes are drawn with affine arithmetic, zero padding and enumerated labels (dots
 """
 
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +17,7 @@ from converter.errors import MismatchError
 from converter.expressions import parse
 from converter.forms import Form, ambiguity
 from converter.names import Index, Strip, TemplateError, parse_template, skeleton
-from converter.regexes import MAX_RENAMED, Regex, check_length, check_regex, compile_pattern, invert_regex
+from converter.regexes import MAX_RENAMED, Regex, Sieve, check_length, check_regex, compile_pattern, invert_regex
 
 laws = settings(max_examples=120, deadline=None)
 
@@ -616,3 +617,41 @@ def test_a_group_that_is_not_there_adds_nothing_to_the_length():
     assert rename.rename("b") == "x" * (MAX_RENAMED - 3)
     with pytest.raises(MismatchError, match="makes a name of more than"):
         rename.rename("ab")
+
+
+PATTERNS = [
+    r"a(?P<x>[0-9]+)b",
+    r"(?P<x>a|b)c*",
+    r"a.*",
+    r"(?i)X{2,3}",
+    r"^é(?P<x>.)$",
+    r"(?:)",
+    r"c|d|cd",
+    r"[(?P<x>]+",
+    r"b\(?Pc",
+]
+
+
+@given(st.lists(st.sampled_from(PATTERNS), max_size=9), st.lists(st.text("abcdé12xX(?P<>\\", max_size=6), max_size=9))
+@example(PATTERNS, ["", "a1b", "ac", "bcc", "xxX", "éé", "é", "cd", "(?P<x>", "b(Pc", "bPc", "zz"])
+@laws
+def test_a_sieve_leaves_out_nothing_that_matches(patterns, names):
+    sieve = Sieve(patterns)
+    for name in names:
+        matching = [k for k, p in enumerate(patterns) if compile_pattern(p).fullmatch(name)]
+        tried = list(sieve.of(name))
+        assert set(matching) <= set(tried)
+        assert tried == (matching if len(patterns) >= 4 else list(range(len(patterns))))
+
+
+def test_a_set_that_finds_nothing_for_want_of_memory_is_not_believed(monkeypatch):
+    sieve = Sieve(PATTERNS)
+    assert list(sieve.of("zz")) == []
+    monkeypatch.setattr(sieve, "_set", SimpleNamespace(Match=lambda name: None))
+    assert list(sieve.of("a1b")) == list(range(len(PATTERNS)))
+    assert list(sieve.of("zz")) == []
+
+
+@pytest.mark.parametrize("odd", [r"\Qa.b", "(a{1000}){1000}"])
+def test_patterns_that_do_not_go_together_are_tried_one_by_one(odd):
+    assert list(Sieve([odd, "x", "y", "z", "w"]).of("q")) == [0, 1, 2, 3, 4]
