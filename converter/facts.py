@@ -25,6 +25,7 @@ NO_INDICES: Mapping[str, Index] = {}
 
 MAX_STEPS = 50  # in which sizes follow from each other
 MAX_ITEMS = 100_000  # of a list that `each` makes of one value
+_EXAMPLE = "from the map's example"
 
 
 def early_values(settings: Settings) -> Callable[[Mapping[str, ParamDoc]], dict[str, Any]]:
@@ -90,7 +91,7 @@ class Facts:
         """Add what `--set` and config.json say; raises UsageError for a config value of no use."""
         self._settings = settings
         for name, value in settings.given.items():
-            self.know(name, value, "from --set" if name in settings.set else "from the map's example")
+            self.know(name, value, "from --set" if name in settings.set else _EXAMPLE)
         for name, param in self.params.items():
             self._look_up(name, param)
 
@@ -217,12 +218,13 @@ class Facts:
             self.know(name, value, f"from {subject}")
         return bool(votes)
 
-    def refuse_size(self, name: str) -> None:
+    def refuse_size(self, name: str, file: str | None = None) -> None:
         """Refuse a value that is no whole number where a size is wanted; raises MismatchError."""
         text = (
             f"{_shown(name)} is {clip(repr(self.values[name]))} ({self.why[name]}), which is no size (a whole number)"
         )
-        raise (UsageError if self.are_set((name,)) else MismatchError)(Problem(text, "size"))
+        place = file if self.why[name] == _EXAMPLE else None
+        raise (UsageError if self.are_set((name,)) else MismatchError)(Problem(text, "size", place=place))
 
     def are_set(self, given: Iterable[str]) -> bool:
         """Whether some of these have their value from `--set`."""

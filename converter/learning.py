@@ -50,7 +50,7 @@ def check_sizes(rules: Ruleset, facts: Facts) -> None:
     """Refuse what is known of a size in a shape and is no number."""
     for name in sorted({n for r in rules.rules for _, t in r.terms() for d in t.shape or () for n in names(d)}):
         if name in facts.values and name not in facts.numbers:
-            facts.refuse_size(name)
+            facts.refuse_size(name, rules.file)
 
 
 def _count_early(rules: Ruleset, inputs: Inputs, facts: Facts, in_names: set[str]) -> None:

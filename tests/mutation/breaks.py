@@ -40,8 +40,8 @@ BREAKS = {
     "a rename that matches anywhere": Break("regexes", "compiled.fullmatch(", "compiled.search(", WHOLE),
     "a template that matches the beginning": Break("forms", ".fullmatch\n", ".match\n", TEMPLATES),
     "a template that matches anywhere": Break("forms", ".fullmatch\n", ".search\n", TEMPLATES),
-    "a drop that matches the beginning": Break("matching", "pattern.fullmatch(", "pattern.match(", WHOLE),
-    "a drop that matches anywhere": Break("matching", "pattern.fullmatch(", "pattern.search(", WHOLE),
+    "a drop that matches the beginning": Break("matching", "[2].fullmatch(", "[2].match(", WHOLE),
+    "a drop that matches anywhere": Break("matching", "[2].fullmatch(", "[2].search(", WHOLE),
     "a file of a rank that matches the beginning": Break("formats/ranks", "pattern.fullmatch(", "pattern.match(", f"{RANKS}names_that_only"),
     # Ties: recorded in the metadata, read there, compared, and kept apart from other metadata.
     "an alias that is not written": Break("planning", " | {a: aliases[a] for a in sorted(aliases)}", "", ALIASES),
