@@ -96,7 +96,11 @@ class Form:
                 choices.append([_HOLE])
         texts = ["".join(c) for c in product(*choices)]
         told = _HOLE not in self.template.text
-        yield from dict.fromkeys((skeleton(t.replace(_HOLE, "0")), _numbers(t) if told else ()) for t in texts)
+        found: dict[str, Numbers] = {}
+        for text in texts:
+            look, numbers = skeleton(text.replace(_HOLE, "0")), _numbers(text) if told else ()
+            found[look] = tuple(n for n in found.get(look, numbers) if n in numbers)
+        yield from found.items()
 
     def match(self, name: str) -> IndexValues | None:
         """Read the indices off a name, None when it does not have this form."""
