@@ -25,7 +25,6 @@ NO_INDICES: Mapping[str, Index] = {}
 
 MAX_STEPS = 50  # in which sizes follow from each other
 MAX_ITEMS = 100_000  # of a list that `each` makes of one value
-_EXAMPLE = "from the map's example"
 
 
 def early_values(settings: Settings) -> Callable[[Mapping[str, ParamDoc]], dict[str, Any]]:
@@ -91,7 +90,7 @@ class Facts:
         """Add what `--set` and config.json say; raises UsageError for a config value of no use."""
         self._settings = settings
         for name, value in settings.given.items():
-            self.know(name, value, "from --set" if name in settings.set else _EXAMPLE)
+            self.know(name, value, "from --set" if name in settings.set else "from the map's example")
         for name, param in self.params.items():
             self._look_up(name, param)
 
@@ -219,12 +218,16 @@ class Facts:
         return bool(votes)
 
     def refuse_size(self, name: str, file: str | None = None) -> None:
-        """Refuse a value that is no whole number where a size is wanted; raises MismatchError."""
+        """Refuse a value that is no whole number where a size is wanted; ``file`` is the map that an example is in.
+
+        Raises MismatchError, and UsageError for what is set.
+        """
         text = (
             f"{_shown(name)} is {clip(repr(self.values[name]))} ({self.why[name]}), which is no size (a whole number)"
         )
-        place = file if self.why[name] == _EXAMPLE else None
-        raise (UsageError if self.are_set((name,)) else MismatchError)(Problem(text, "size", place=place))
+        if self.are_set((name,)):
+            raise UsageError(Problem(text, "size"))
+        raise MismatchError(Problem(text, "size", place=file if name in self._settings.example else None))
 
     def are_set(self, given: Iterable[str]) -> bool:
         """Whether some of these have their value from `--set`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -145,7 +144,10 @@ class Files:
         self._writeback = Writeback(forget)
         self._methods: dict[tuple[int, int], int] = {}
         # The system lets one thread at a time write to a file. Here the others wait asleep, there they would be awake.
-        self._turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._turns: dict[int, threading.Lock] = {}
+
+    def _turn(self, file: int) -> threading.Lock:
+        return self._turns.setdefault(file, threading.Lock())
 
     def close(self) -> None:
         """Send nothing more on its way to the disk."""
@@ -171,7 +173,7 @@ class Files:
         end = self.write_fd(file)
         try:
             if isinstance(end, int):
-                with self._turns[file]:
+                with self._turn(file):
                     _write(end, buffer, offset)
             else:
                 end.write(buffer, offset)
@@ -198,7 +200,7 @@ class Files:
                 at += step
             return
         try:
-            with self._turns[file]:
+            with self._turn(file):
                 for start in starts:
                     _write(end, buffer[at : at + step], start)
                     at += step

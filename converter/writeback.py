@@ -58,8 +58,8 @@ class Writeback:
                 return
             self._fresh.pop(fd, None)
             if not self._started:
-                self._started = True
-                threading.Thread(target=self._send, daemon=True).start()
+                threading.Thread(target=self._send, args=(self._call,), daemon=True).start()
+                self._started = True  # after it: an interrupt in between must not leave an end that never comes
         self._due.put((fd, low, high))
 
     def close(self) -> None:
@@ -70,14 +70,21 @@ class Writeback:
                 self._due.put_nowait(None)
             self._done.wait()
 
-    def _send(self) -> None:
+    def _send(self, call: Callable[[int, int, int, int], int]) -> None:
         sent: deque[tuple[int, int, int]] = deque()
-        for fd, low, nbytes in self._windows():
-            self._advise(fd, low, nbytes, _START)
-            sent.append((fd, low, nbytes))
-            if len(sent) > BEHIND:
-                self._drop(*sent.popleft())
-        self._done.set()
+        try:
+            for window in self._windows():
+                call(*window, _START)
+                if not self._forget:
+                    continue
+                sent.append(window)
+                if len(sent) > BEHIND:
+                    late = sent.popleft()
+                    call(*late, _START | _WAIT)
+                    with suppress(OSError):
+                        os.posix_fadvise(*late, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._done.set()
 
     def _windows(self) -> Iterator[tuple[int, int, int]]:
         """Part what is due, until the end."""
@@ -87,14 +94,3 @@ class Writeback:
                 if self._ended:
                     return
                 yield fd, low, min(WINDOW, stop - low)
-
-    def _advise(self, fd: int, low: int, nbytes: int, what: int) -> None:
-        assert self._call is not None
-        self._call(fd, low, nbytes, what)
-
-    def _drop(self, fd: int, low: int, nbytes: int) -> None:
-        if not self._forget:
-            return
-        self._advise(fd, low, nbytes, _START | _WAIT)
-        with suppress(OSError):
-            os.posix_fadvise(fd, low, nbytes, os.POSIX_FADV_DONTNEED)

